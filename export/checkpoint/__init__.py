@@ -1,0 +1,1 @@
+"""Checkpoints as they come: Hugging Face folders and GGUF files behind one interface."""

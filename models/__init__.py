@@ -1,0 +1,1 @@
+"""What is particular to a model family: one file a family, used by export alone."""

@@ -1,0 +1,1 @@
+"""Operators of the domain ``ai.ortolan``: schema, reference semantics and kernels."""

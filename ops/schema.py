@@ -1,0 +1,150 @@
+"""The schemas of the operator domain: one definition each, the source of registration, checks and docs.
+
+Type letters: T is float32 or float16 (activations), C is the cache's type, I32 and I64 are integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+DOMAIN = "ai.ortolan"
+VERSION = 1
+
+AttributeValue = int | float | str
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input or output: element type letter, shape in words, what it means; optional may be absent."""
+
+    name: str
+    type: str
+    shape: str
+    meaning: str
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute; without a default it must be given."""
+
+    name: str
+    kind: Literal["int", "float", "string"]
+    meaning: str
+    default: AttributeValue | None = None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """An operator: inputs in order, outputs in order, attributes."""
+
+    name: str
+    meaning: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[Input, ...]
+    attributes: tuple[Attribute, ...] = ()
+
+
+PAGED_ATTENTION = Schema(
+    name="PagedAttention",
+    meaning=(
+        "Attention of packed queries over a paged cache, with RoPE, per-head q/k norm and the cache write "
+        "inside. The order is: norm of q and k, RoPE, write of k and v to their slots in the cache's type, "
+        "then attention to K and V as stored, also for this step's tokens. Without k and v, q holds q | k | v "
+        "side by side. A query at position p sees cache positions j with j <= p and, with a window W > 0, "
+        "j > p - W. The softmax has one more term exp(sink) per head where sinks are given."
+    ),
+    inputs=(
+        Input("q", "T", "[T, heads * head_dim], or [T, (heads + kv_heads) * head_dim + kv_heads * v_dim]", "queries"),
+        Input("k", "T", "[T, kv_heads * head_dim]", "keys", optional=True),
+        Input("v", "T", "[T, kv_heads * v_dim]", "values", optional=True),
+        Input("k_cache", "C", "[blocks, block_size, kv_heads, head_dim]", "updated in place"),
+        Input("v_cache", "C", "[blocks, block_size, kv_heads, v_dim]", "updated in place"),
+        Input("block_tables", "I32", "[R, M]", "blocks of each sequence in order"),
+        Input("slot_mapping", "I32", "[T]", "block * block_size + offset; -1 writes nothing"),
+        Input("query_start", "I32", "[R + 1]", "first row of each sequence; the last is the real T"),
+        Input("seq_lens", "I32", "[R]", "length of each sequence after this step; 0 is padding"),
+        Input("positions", "I64", "[T]", "rows of the RoPE table"),
+        Input("plan", "I32", "[6]", "decode rows, prefill rows, longest query, longest context, T, R"),
+        Input("rope_table", "float32", "[P, rotary_dims]", "cos in the first half, sin in the second", optional=True),
+        Input("q_norm", "float32", "[head_dim]", "weight of the RMS norm of each query head", optional=True),
+        Input("k_norm", "float32", "[head_dim]", "weight of the RMS norm of each key head", optional=True),
+        Input("sinks", "float32", "[heads]", "attention sink logit of each head", optional=True),
+        Input("k_scale", "float32", "[blocks, block_size, kv_heads]", "scales of a quantised cache", optional=True),
+        Input("v_scale", "float32", "[blocks, block_size, kv_heads]", "scales of a quantised cache", optional=True),
+    ),
+    outputs=(
+        Input("out", "T", "[T, heads * v_dim]", "attention result; rows past the real T are zero"),
+        Input("k_cache_out", "C", "as k_cache", "the same buffer"),
+        Input("v_cache_out", "C", "as v_cache", "the same buffer"),
+    ),
+    attributes=(
+        Attribute("heads", "int", "query heads"),
+        Attribute("kv_heads", "int", "key and value heads; divides heads"),
+        Attribute("scale", "float", "factor on q . k"),
+        Attribute("window", "int", "sliding window in tokens, 0 for none", 0),
+        Attribute("softcap", "float", "c * tanh(score / c) on scaled scores, 0 for none", 0.0),
+        Attribute("rotary_dims", "int", "leading dims of a head that RoPE turns; 0 for none", 0),
+        Attribute("interleaved", "int", "1 pairs dims (2i, 2i + 1), 0 pairs (i, i + rotary_dims / 2)", 0),
+        Attribute("norm_epsilon", "float", "epsilon of q_norm and k_norm", 1e-6),
+    ),
+)
+
+RMS_NORM = Schema(
+    name="RMSNorm",
+    meaning="x / sqrt(mean(x^2) + epsilon) * weight over the last axis, computed in float32.",
+    inputs=(
+        Input("x", "T", "[T, H]", "input"),
+        Input("weight", "T", "[H]", "gain; offsets such as 1 + w are folded in at export"),
+    ),
+    outputs=(Input("y", "T", "[T, H]", "normalised"),),
+    attributes=(Attribute("epsilon", "float", "added to the mean square", 1e-6),),
+)
+
+ADD_RMS_NORM = Schema(
+    name="AddRMSNorm",
+    meaning="sum = x + residual; y = RMSNorm(sum).",
+    inputs=(
+        Input("x", "T", "[T, H]", "input"),
+        Input("residual", "T", "[T, H]", "added to x"),
+        Input("weight", "T", "[H]", "gain"),
+    ),
+    outputs=(Input("y", "T", "[T, H]", "normalised sum"), Input("sum", "T", "[T, H]", "x + residual")),
+    attributes=(Attribute("epsilon", "float", "added to the mean square", 1e-6),),
+)
+
+GATED_ACTIVATION = Schema(
+    name="GatedActivation",
+    meaning="activation(gate) * up, where x holds gate | up side by side.",
+    inputs=(Input("x", "T", "[T, 2 * I]", "gate in the first half of each row, up in the second"),),
+    outputs=(Input("y", "T", "[T, I]", "result"),),
+    attributes=(Attribute("activation", "string", "silu, gelu (erf) or gelu_tanh", "silu"),),
+)
+
+LINEAR = Schema(
+    name="Linear",
+    meaning="x . weight^T + bias. Semantic only: every target lowers it.",
+    inputs=(
+        Input("x", "T", "[T, K]", "input"),
+        Input("weight", "T", "[N, K]", "weight in the checkpoint's order"),
+        Input("bias", "T", "[N]", "added to each row", optional=True),
+    ),
+    outputs=(Input("y", "T", "[T, N]", "result"),),
+)
+
+COPY_BLOCKS = Schema(
+    name="CopyBlocks",
+    meaning="Copies whole blocks of one cache tensor: cache[destination[i]] = cache[source[i]], in order.",
+    inputs=(
+        Input("cache", "C", "[blocks, block_size, ...]", "updated in place"),
+        Input("source", "I32", "[n]", "block numbers"),
+        Input("destination", "I32", "[n]", "block numbers"),
+    ),
+    outputs=(Input("cache_out", "C", "as cache", "the same buffer"),),
+)
+
+SCHEMAS: dict[str, Schema] = {
+    schema.name: schema
+    for schema in (PAGED_ATTENTION, RMS_NORM, ADD_RMS_NORM, GATED_ACTIVATION, LINEAR, COPY_BLOCKS)
+}

@@ -1,0 +1,52 @@
+"""The engine's configuration: a frozen struct, parsed once by whoever starts the engine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ops.errors import ConfigError
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How one engine runs one bundle.
+
+    precision: None takes the manifest's default. block_size: slots of a cache block. cache_bytes: memory for
+    the KV cache; None chooses from the machine's free memory. max_step_tokens: token budget of a step.
+    max_prefill_chunk: tokens of one prompt in one step at most; None is bound by the budget alone.
+    max_sequences: sequences in one step at most. max_queue: waiting requests at most, beyond them Overloaded.
+    threads: None takes the cores this process may use. check: full hashes all files before start, sizes only
+    compares sizes. kernels: forces a code path of the CPU kernels. debug_invariants: check after every step.
+    """
+
+    precision: str | None = None
+    target: str = "cpu"
+    block_size: int = 16
+    cache_bytes: int | None = None
+    max_step_tokens: int = 512
+    max_prefill_chunk: int | None = None
+    max_sequences: int = 64
+    max_queue: int = 1024
+    threads: int | None = None
+    check: Literal["full", "sizes"] = "full"
+    kernels: Literal["auto", "avx512", "avx2", "portable"] = "auto"
+    debug_invariants: bool = False
+
+    def __post_init__(self) -> None:
+        if self.block_size < 1:
+            raise ConfigError(f"block_size is {self.block_size}; it must be at least 1.", param="block_size")
+        for name in ("max_step_tokens", "max_sequences", "max_queue"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.", param=name)
+        if self.max_step_tokens < self.max_sequences:
+            raise ConfigError(
+                f"max_step_tokens ({self.max_step_tokens}) is below max_sequences ({self.max_sequences}).",
+                why="Every running sequence decodes one token in a step.",
+                remedy="Raise max_step_tokens or lower max_sequences.",
+                param="max_step_tokens",
+            )
+        for name in ("cache_bytes", "max_prefill_chunk", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; it must be at least 1.", param=name)

@@ -1,0 +1,57 @@
+"""The interface of an executor and the arrays of one step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """T tokens of R sequences packed in one row: decode rows first, then prefill chunks.
+
+    input_ids int64 [T]; positions int64 [T]; query_start int32 [R + 1]; seq_lens int32 [R], the length after
+    this step; logit_rows int64 [S], the rows that go through the head. Per cache group g: block_tables[g]
+    int32 [R, M_g] and slot_mapping[g] int32 [T], where -1 writes nothing. plan int32 [6] in host memory:
+    decode rows, prefill rows, longest query, longest context rounded to its bucket, T, R.
+    """
+
+    input_ids: Int64
+    positions: Int64
+    query_start: Int32
+    seq_lens: Int32
+    logit_rows: Int64
+    block_tables: list[Int32]
+    slot_mapping: list[Int32]
+    plan: Int32
+
+
+class Executor(ABC):
+    """Runs steps against a paged cache of `num_blocks[g]` blocks of `block_size` slots for each cache group."""
+
+    block_size: int
+    num_blocks: list[int]
+    vocab_size: int
+
+    @abstractmethod
+    def run(self, inputs: StepInputs) -> Float32:
+        """Run one step, write K and V into the cache, and return logits float32 [S, vocab_size].
+
+        The array may be overwritten by the next call. Raises EngineError when the step failed; the slots it
+        was to write are then undefined, all others untouched.
+        """
+
+    @abstractmethod
+    def copy_blocks(self, group: int, source: Int32, destination: Int32) -> None:
+        """Copy whole blocks of all cache tensors of a group, before the next step; both int32 [n]."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back the session and the cache memory. Safe to call twice."""

@@ -1,0 +1,1 @@
+"""The paged KV cache's bookkeeping: blocks and block tables."""

@@ -1,0 +1,125 @@
+"""The manifest of a bundle, format 1: everything that serving needs to know, as frozen structs.
+
+The exporter fills these structs and `rtcore/bundle.py` reads them; nothing else describes a bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+FORMAT = 1
+MANIFEST_FILE = "manifest.json"
+GOLDEN_FILE = "golden.json"
+TOKENIZER_FOLDER = "tokenizer"
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """One file of the bundle; `path` is relative, with forward slashes; `size` in bytes."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where the weights came from: `kind` is huggingface, gguf, or random; `sha256` over its weight files."""
+
+    kind: Literal["huggingface", "gguf", "random"]
+    name: str
+    sha256: str = ""
+
+
+class Dimensions(msgspec.Struct, frozen=True):
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context_length: int
+    parameters: int
+
+
+class CacheGroup(msgspec.Struct, frozen=True):
+    """Layers that share block tables; `window` in tokens (a query sees kv > q - window), 0 for all."""
+
+    window: int = 0
+
+
+class CacheTensor(msgspec.Struct, frozen=True):
+    """One cache tensor of shape [blocks, block_size, *shape]; `name` is the graph input, `output` the graph
+    output that must be bound to the same memory. `scale` names the scale tensor of a quantised cache."""
+
+    name: str
+    output: str
+    layer: int
+    group: int
+    kind: Literal["k", "v", "latent", "scale"]
+    shape: tuple[int, ...]
+    dtype: Literal["float32", "float16", "bfloat16", "int8", "float8e4m3fn"]
+    scale: str | None = None
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """One precision for one target: its graphs, the weight files that they map, and its cache.
+
+    `recipe` records how weights were quantised (bits, group, symmetric, what stayed higher); `linear_bytes`
+    are the bytes of weights that one decode step reads, the floor that benchmarks state.
+    """
+
+    precision: str
+    target: str
+    step: str
+    weights: tuple[str, ...]
+    cache_groups: tuple[CacheGroup, ...]
+    cache_tensors: tuple[CacheTensor, ...]
+    sample: str | None = None
+    recipe: dict[str, Any] = {}
+    linear_bytes: int = 0
+
+
+class TextInfo(msgspec.Struct, frozen=True):
+    """What text in and text out need: special ids, how a prompt begins, sampling defaults of the model.
+
+    `stop_ids` end a generation; `sampling` holds the checkpoint's own defaults (temperature, top_k, top_p).
+    """
+
+    bos_id: int | None = None
+    stop_ids: tuple[int, ...] = ()
+    pad_id: int | None = None
+    add_bos: bool = False
+    chat_template: str | None = None
+    sampling: dict[str, float] = {}
+    tool_format: str | None = None
+    reasoning_format: str | None = None
+
+
+class Parallel(msgspec.Struct, frozen=True):
+    size: int = 1
+    rank: int = 0
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole manifest. `version` identifies the content; `chat_template` paths are within the bundle.
+
+    A skeleton has graphs but no weight data; `ortolan fill` completes it.
+    """
+
+    format: int = FORMAT
+    name: str
+    family: str
+    version: str
+    source: Source
+    dimensions: Dimensions
+    variants: tuple[Variant, ...]
+    default_precision: str
+    text: TextInfo
+    files: tuple[FileEntry, ...]
+    golden: bool = False
+    golden_absent_because: str = ""
+    skeleton: bool = False
+    parallel: Parallel = Parallel()
+    tools: dict[str, str] = {}
+    created: str = ""
