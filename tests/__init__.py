@@ -1,0 +1,1 @@
+"""Tests; the folders mirror the tree of the packages. Helpers are imported as ``tests.<folder>.<module>``."""
