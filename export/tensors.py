@@ -50,6 +50,10 @@ class RowSource(ABC):
     def all(self) -> NDArray[np.float32]:
         return self.rows(0, self.shape[0])
 
+    @abstractmethod
+    def recipe(self) -> dict[str, Any]:
+        """How this is made, as JSON over the names of checkpoint tensors (see `export.sources.source_of`)."""
+
 
 class StoredTensor(ABC):
     """A tensor as a bundle keeps it: numpy dtype, shape, and its content as consecutive chunks.
@@ -64,6 +68,10 @@ class StoredTensor(ABC):
     @abstractmethod
     def chunks(self) -> Iterator[NDArray[Any]]:
         """Arrays of `dtype` whose bytes, one after the other, are the tensor in C order."""
+
+    @abstractmethod
+    def recipe(self) -> dict[str, Any]:
+        """How this is made, as JSON (see `export.stored.stored_of`); a skeleton keeps it instead of the bytes."""
 
     @property
     def nbytes(self) -> int:

@@ -1,0 +1,65 @@
+"""Stored tensors as plain numbers, and the way back from a recipe to any stored tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.quantise import QuantisedWeight
+from export.sources import recipe_key, row_chunks, source_of
+from export.tensors import RowSource, StoredTensor
+from ops.errors import CheckpointError
+
+
+class Plain(StoredTensor):
+    """The rows of a source as they are, in float32 or float16."""
+
+    def __init__(self, source: RowSource, dtype: Literal["float32", "float16"] = "float32") -> None:
+        self.source = source
+        self.dtype = np.dtype(dtype)
+        self.shape = source.shape
+        self.key = recipe_key(self.recipe())
+
+    def chunks(self) -> Iterator[NDArray[Any]]:
+        for start, stop in row_chunks(self.source):
+            rows = self.source.rows(start, stop)
+            if self.dtype == np.float32:
+                yield rows
+                continue
+            with np.errstate(over="ignore"):
+                cast = rows.astype(self.dtype)
+            if not np.isfinite(cast).all():
+                raise CheckpointError(
+                    f"A weight does not fit float16: {self.source.recipe()}.",
+                    why="It holds values beyond 65504, infinities or NaN.",
+                    remedy="Export the precision fp32, or check the checkpoint.",
+                )
+            yield cast
+
+    def recipe(self) -> dict[str, Any]:
+        return {"op": "plain", "dtype": self.dtype.name, "source": self.source.recipe()}
+
+
+class StoredReader:
+    """Builds stored tensors from recipes. The parts of one quantised weight share its single reading pass."""
+
+    def __init__(self, tensor: Callable[[str], RowSource], constant: Callable[[str], NDArray[np.float32]]) -> None:
+        self._tensor = tensor
+        self._constant = constant
+        self._weights: dict[str, QuantisedWeight] = {}
+
+    def stored(self, recipe: dict[str, Any]) -> StoredTensor:
+        """The tensor that a recipe describes. Raises KeyError, TypeError or ValueError for a foreign recipe."""
+        if recipe["op"] == "plain":
+            return Plain(source_of(recipe["source"], self._tensor, self._constant), recipe["dtype"])
+        if recipe["op"] != "quantised":
+            raise ValueError(f"{recipe['op']!r} is not a kind of stored tensor")
+        arguments = {name: recipe[name] for name in ("source", "bits", "group", "symmetric")}
+        key = recipe_key(arguments)
+        if key not in self._weights:
+            source = source_of(recipe["source"], self._tensor, self._constant)
+            self._weights[key] = QuantisedWeight(source, recipe["bits"], recipe["group"], recipe["symmetric"])
+        return self._weights[key].part(recipe["part"])
