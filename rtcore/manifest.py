@@ -32,6 +32,9 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Dimensions(msgspec.Struct, frozen=True):
+    """Sizes of the model. `parameters` counts tied weights once. `linear_parameters` are the weights of the
+    linears inside the layers, the head not among them: the multiply-adds of one token before the head."""
+
     vocab_size: int
     hidden_size: int
     layers: int
@@ -40,6 +43,7 @@ class Dimensions(msgspec.Struct, frozen=True):
     head_dim: int
     context_length: int
     parameters: int
+    linear_parameters: int = 0
 
 
 class CacheGroup(msgspec.Struct, frozen=True):
