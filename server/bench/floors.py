@@ -1,0 +1,85 @@
+"""What the machine's ceilings allow a bundle at best: bytes over bandwidth, operations over peak."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rtcore.manifest import Manifest, Variant
+from server.bench.ceilings import Ceilings
+
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8e4m3fn": 1}
+
+
+@dataclass(frozen=True)
+class Floors:
+    """Floors of one variant on one machine. All times in seconds, sizes in bytes."""
+
+    manifest: Manifest
+    variant: Variant
+    ceilings: Ceilings
+
+    @property
+    def peak_ops(self) -> float:
+        """Operations a second: a quantised variant may use the faster of the float and the integer units."""
+        if self.variant.precision == "fp32":
+            return self.ceilings.fp32_ops_s
+        return max(self.ceilings.fp32_ops_s, self.ceilings.int8_ops_s)
+
+    @property
+    def weight_bytes(self) -> int:
+        """All weight files of the variant."""
+        wanted = set(self.variant.weights)
+        return sum(entry.size for entry in self.manifest.files if entry.path in wanted)
+
+    @property
+    def file_bytes(self) -> int:
+        """All files of the bundle: what a full check reads."""
+        return sum(entry.size for entry in self.manifest.files)
+
+    def cache_bytes(self, tokens: int) -> int:
+        """What `tokens` tokens of one sequence take in the cache; a window bounds what a layer keeps."""
+        total = 0
+        for tensor in self.variant.cache_tensors:
+            window = self.variant.cache_groups[tensor.group].window
+            kept = min(tokens, window) if window else tokens
+            total += kept * math.prod(tensor.shape) * ELEMENT_BYTES[tensor.dtype]
+        return total
+
+    def _attention_ops(self, tokens: int) -> float:
+        """Operations of scores and weighted values for `tokens` queries that each see those before them."""
+        sizes = self.manifest.dimensions
+        positions = np.arange(1, tokens + 1)
+        total = 0.0
+        for tensor in self.variant.cache_tensors:
+            if tensor.kind != "k":
+                continue
+            window = self.variant.cache_groups[tensor.group].window
+            seen = np.minimum(positions, window) if window else positions
+            total += 4.0 * sizes.heads * tensor.shape[-1] * float(seen.sum())
+        return total
+
+    def prefill_seconds(self, tokens: int) -> float:
+        """The least time of a prompt of `tokens` tokens whose last row alone goes through the head."""
+        sizes = self.manifest.dimensions
+        head = 2.0 * sizes.vocab_size * sizes.hidden_size
+        operations = 2.0 * tokens * sizes.linear_parameters + head + self._attention_ops(tokens)
+        read = self.variant.linear_bytes / self.ceilings.read_bytes_s
+        return max(operations / self.peak_ops, read)
+
+    def decode_seconds(self, sequences: int, context: int) -> float:
+        """The least time of a step that gives each of `sequences` sequences with `context` tokens one more."""
+        sizes = self.manifest.dimensions
+        token = 2.0 * (sizes.linear_parameters + sizes.vocab_size * sizes.hidden_size)
+        read = self.variant.linear_bytes + sequences * self.cache_bytes(context)
+        return max(sequences * token / self.peak_ops, read / self.ceilings.read_bytes_s)
+
+    def load_seconds(self) -> float:
+        """The least time of reading every byte of the bundle once, as its full check does."""
+        return self.file_bytes / self.ceilings.read_bytes_s
+
+    def memory_bytes(self, sequences: int, context: int) -> int:
+        """Weights and written cache."""
+        return self.weight_bytes + sequences * self.cache_bytes(context)

@@ -1,0 +1,8 @@
+"""The sub-commands of ``ortolan bench``; each is one file beside this one that defines a Command."""
+
+from __future__ import annotations
+
+from rtcore.command import Command
+from server.bench.run import RUN
+
+BENCHMARKS: tuple[Command, ...] = (RUN,)
