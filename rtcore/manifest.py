@@ -108,7 +108,8 @@ class Parallel(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The whole manifest. `version` identifies the content; `chat_template` paths are within the bundle.
 
-    A skeleton has graphs but no weight data; `ortolan fill` completes it.
+    A skeleton has graphs but no weight data; `ortolan fill` completes it. `seal` protects the file itself; it is
+    set by `rtcore.seal.encode`, which writes the manifest.
     """
 
     format: int = FORMAT
@@ -127,3 +128,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     parallel: Parallel = Parallel()
     tools: dict[str, str] = {}
     created: str = ""
+    seal: str = ""

@@ -25,13 +25,17 @@ class EngineRequest(msgspec.Struct, frozen=True):
 
 
 class EngineFailure(msgspec.Struct, frozen=True):
-    """An error as it crosses the process border: `kind` is the class name in ops.errors."""
+    """An error as it crosses the process border: `kind` is the class name in ops.errors.
+
+    retry_after: seconds, for the kinds that carry it. `rtcore/failure.py` converts to and from exceptions.
+    """
 
     kind: str
     what: str
     why: str = ""
     remedy: str = ""
     param: str | None = None
+    retry_after: float | None = None
 
 
 class TokenDelta(msgspec.Struct, frozen=True):

@@ -1,1 +1,1 @@
-"""The paged KV cache's bookkeeping: blocks and block tables."""
+"""The paged key-value cache: which block belongs to which sequence."""

@@ -1,0 +1,96 @@
+"""Sequence: the one record of a request that is carried through queue, batch and commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from rtcore.executor.base import Int64
+from rtcore.kvcache.block_manager import SequenceBlocks
+from rtcore.request import EngineRequest, FinishReason
+
+_ROOM = 64
+
+
+class Status(Enum):
+    """Where a sequence is: queued without blocks, in the running set with blocks, or done."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request and its tokens.
+
+    tokens: int64, prompt and generated ids in tokens[:length], the rest is room to grow. computed: tokens
+    whose K and V are in the cache; when it reaches length - 1 only the newest is left, and the next step
+    decodes. order: place in the queue, smaller first. seed: of its draws. stop_ids: ids of the model that end
+    it (empty under ignore_eos). limit: length at which it ends. blocks: None while waiting.
+    """
+
+    request: EngineRequest
+    order: tuple[float, int]
+    seed: int
+    stop_ids: frozenset[int]
+    tokens: Int64
+    length: int
+    prompt_length: int
+    computed: int = 0
+    blocks: SequenceBlocks | None = None
+    status: Status = Status.WAITING
+    preemptions: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    limit: int = 0
+
+    @classmethod
+    def create(cls, request: EngineRequest, number: int, seed: int, stop_ids: frozenset[int]) -> Sequence:
+        """A waiting sequence of a request whose params.max_tokens is set; number: order of submission."""
+        params = request.params
+        prompt_length = len(request.prompt_ids)
+        tokens = np.empty(prompt_length + _ROOM, np.int64)
+        tokens[:prompt_length] = request.prompt_ids
+        return cls(
+            request=request,
+            order=(request.arrival, number),
+            seed=seed,
+            stop_ids=frozenset() if params.ignore_eos else stop_ids,
+            tokens=tokens,
+            length=prompt_length,
+            prompt_length=prompt_length,
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            limit=prompt_length + (params.max_tokens or 0),
+        )
+
+    @property
+    def pending(self) -> int:
+        """Known tokens that are not in the cache yet; 1 for a sequence that decodes."""
+        return self.length - self.computed
+
+    @property
+    def reserved(self) -> int:
+        """Tokens that the sequence's blocks are reserved for; 0 while waiting."""
+        return self.blocks.length if self.blocks is not None else 0
+
+    def append(self, token: int) -> FinishReason | None:
+        """Add a generated token; the reason if the sequence ends with it."""
+        if self.length == len(self.tokens):
+            larger = np.empty(2 * self.length, np.int64)
+            larger[: self.length] = self.tokens
+            self.tokens = larger
+        self.tokens[self.length] = token
+        self.length += 1
+        if token in self.stop_ids or token in self.request.params.stop_token_ids:
+            return "stop"
+        return "length" if self.length >= self.limit else None
+
+    def stop_reason(self, token: int) -> int | None:
+        """The token, if it is one of the stop ids that the request itself named."""
+        return token if token in self.request.params.stop_token_ids else None
