@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+
 from pathlib import Path
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from ops.errors import ConfigError
 from rtcore.command import Command
 from rtcore.config import EngineConfig
+from rtcore.machine import available_cores
 from server.bench.sizes import PREFILL_TOKENS, ROUNDS, SEQUENCES
 
 
@@ -30,7 +31,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.rounds < 1:
         raise ConfigError(f"--rounds is {arguments.rounds}; it must be at least 1.", param="rounds")
-    threads = len(os.sched_getaffinity(0)) if arguments.threads is None else arguments.threads
+    threads = available_cores() if arguments.threads is None else arguments.threads
     config = EngineConfig(precision=arguments.precision, threads=threads, check="full")
     samples, sizes, manifest, variant = measure(arguments.bundle, config, arguments.rounds)
     ceilings = measure_apart(threads)
