@@ -9,6 +9,7 @@ from typing import Literal, Self
 import msgspec
 
 from ops.errors import BundleDamaged, BundleTooNew, NotABundle, WrongTarget
+from rtcore.graph_files import external_locations
 from rtcore.hashing import check_hashes
 from rtcore.manifest import FORMAT, GOLDEN_FILE, MANIFEST_FILE, FileEntry, Manifest, Variant
 from rtcore.seal import intact
@@ -76,6 +77,29 @@ class Bundle:
         if not path.resolve().is_relative_to(self.path):
             raise _leaves(relative)
         return path
+
+    def read_graph(self, variant: Variant) -> bytes:
+        """The serialised step graph of a variant.
+
+        Raises BundleDamaged when it is no ONNX model, or maps a file that leaves the bundle or that the manifest
+        does not name for this variant.
+        """
+        graph = self.file(variant.step).read_bytes()
+        try:
+            locations = external_locations(graph)
+        except ValueError as error:
+            raise BundleDamaged(
+                f"{variant.step} is not an ONNX model.", why=f"{error}.", remedy=_COPY_AGAIN, param=variant.step
+            ) from error
+        for location in sorted(locations):
+            self.file(location)
+            if location not in variant.weights:
+                raise BundleDamaged(
+                    f"{variant.step} maps {location}, which the manifest does not name for it.",
+                    remedy="Do not use this bundle; export the model anew.",
+                    param=variant.step,
+                )
+        return graph
 
     def close(self) -> None:
         """Nothing is held open; here so that users need not know that."""

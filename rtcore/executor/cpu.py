@@ -1,0 +1,151 @@
+"""CpuExecutor: ONNX Runtime's CPU provider with Ortolan's kernels, inputs and cache bound in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ops.errors import BundleDamaged, EngineDied, EngineError, MissingExtra
+from rtcore.bundle import Bundle
+from rtcore.config import EngineConfig
+from rtcore.executor.base import Executor, Float32, Int32, StepInputs
+from rtcore.executor.cache_memory import CacheMemory, choose_blocks
+from rtcore.machine import available_cores
+from rtcore.manifest import Variant
+
+_LOGITS = "logits"
+_FATAL_ONLY = 4
+
+
+def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CpuExecutor:
+    """The executor of a variant for the target cpu; see rtcore.executor.registry for the errors."""
+    blocks = choose_blocks(bundle.manifest, variant, config)
+    session = _session(bundle, variant, config)
+    return CpuExecutor(session, variant, blocks, config.block_size, bundle.manifest.dimensions.vocab_size)
+
+
+class CpuExecutor(Executor):
+    """One session and the cache that its graph updates in place.
+
+    Each cache tensor is one OrtValue over mapped memory, bound to its graph input and to its graph output, so
+    that the kernels write where they read and nothing is copied. The step's arrays are bound where they lie;
+    logits are written into a buffer that is reserved once and grows to the most rows seen.
+    """
+
+    def __init__(self, session: Any, variant: Variant, blocks: int, block_size: int, vocab_size: int) -> None:
+        """session: an onnxruntime.InferenceSession of the variant's step graph."""
+        self.block_size = block_size
+        self.num_blocks = [blocks] * len(variant.cache_groups)
+        self.vocab_size = vocab_size
+        self._session = session
+        self._inputs = {value.name for value in session.get_inputs()}
+        self._check_names({value.name for value in session.get_outputs()}, variant)
+        self._memory = CacheMemory(variant.cache_tensors, blocks, block_size)
+        self._groups = [
+            [self._memory.arrays[tensor.name] for tensor in variant.cache_tensors if tensor.group == group]
+            for group in range(len(variant.cache_groups))
+        ]
+        self._binding = session.io_binding()
+        self._bind_cache(variant)
+        self._logits = np.empty((0, vocab_size), np.float32)
+
+    def _check_names(self, outputs: set[str], variant: Variant) -> None:
+        """Raise BundleDamaged unless the graph has the inputs and outputs that a step binds."""
+        groups = range(len(variant.cache_groups))
+        known = {"input_ids", "positions", "query_start", "seq_lens", "logit_rows", "plan"}
+        known |= {f"block_tables.{group}" for group in groups} | {f"slot_mapping.{group}" for group in groups}
+        caches = {tensor.name for tensor in variant.cache_tensors}
+        results = {tensor.output for tensor in variant.cache_tensors} | {_LOGITS}
+        wrong = (self._inputs - known - caches) | (caches - self._inputs) | (outputs ^ results)
+        if wrong:
+            raise BundleDamaged(
+                f"The graph {variant.step} and the manifest disagree about {', '.join(sorted(wrong)[:4])}.",
+                remedy="Export the model anew.",
+                param=variant.step,
+            )
+
+    def _bind_cache(self, variant: Variant) -> None:
+        from onnxruntime import OrtValue
+
+        for tensor in variant.cache_tensors:
+            value = OrtValue.ortvalue_from_numpy(self._memory.arrays[tensor.name])
+            self._binding.bind_ortvalue_input(tensor.name, value)
+            self._binding.bind_ortvalue_output(tensor.output, value)
+
+    def run(self, inputs: StepInputs) -> Float32:
+        if self._session is None:
+            raise EngineDied("The executor was closed.")
+        rows = len(inputs.logit_rows)
+        if rows > len(self._logits):
+            self._logits = np.empty((rows, self.vocab_size), np.float32)
+        for name, array in self._named(inputs):
+            if name in self._inputs:
+                self._binding.bind_cpu_input(name, array)
+        self._binding.bind_output(_LOGITS, "cpu", 0, np.float32, (rows, self.vocab_size), self._logits.ctypes.data)
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:
+            # ONNX Runtime raises a class of its own for each status, without a common root but Exception.
+            raise EngineError("A step failed in ONNX Runtime.", why=str(error)) from error
+        return self._logits[:rows]
+
+    def _named(self, inputs: StepInputs) -> list[tuple[str, np.ndarray[Any, Any]]]:
+        """The arrays of a step with their graph input names."""
+        named: list[tuple[str, np.ndarray[Any, Any]]] = [
+            ("input_ids", inputs.input_ids),
+            ("positions", inputs.positions),
+            ("query_start", inputs.query_start),
+            ("seq_lens", inputs.seq_lens),
+            ("logit_rows", inputs.logit_rows),
+            ("plan", inputs.plan),
+        ]
+        named += [(f"block_tables.{group}", table) for group, table in enumerate(inputs.block_tables)]
+        named += [(f"slot_mapping.{group}", slots) for group, slots in enumerate(inputs.slot_mapping)]
+        return named
+
+    def copy_blocks(self, group: int, source: Int32, destination: Int32) -> None:
+        for origin, target in zip(source.tolist(), destination.tolist(), strict=True):
+            for array in self._groups[group]:
+                array[target] = array[origin]
+
+    def close(self) -> None:
+        self._session = None
+        self._binding = None
+        self._memory.release()
+
+
+def _session(bundle: Bundle, variant: Variant, config: EngineConfig) -> Any:
+    """An InferenceSession of the step graph, its weights mapped from the bundle's files."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtra(
+            "onnxruntime is not installed.",
+            why=str(error),
+            remedy="Install the extra for this machine: pip install 'ortolan[cpu]' or 'ortolan[gpu]'.",
+        ) from error
+    from ops.library import register
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _FATAL_ONLY
+    options.intra_op_num_threads = config.threads or available_cores()
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    # A memory pattern is kept for every set of shapes ever seen, and the shapes of steps keep changing.
+    options.enable_mem_pattern = False
+    # Threads spin while a step runs and sleep between steps, when the server's process needs the cores.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.path))
+    register(options, config.kernels)
+    graph = bundle.read_graph(variant)
+    try:
+        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        # As above: ONNX Runtime's errors share no root of their own.
+        raise BundleDamaged(
+            f"ONNX Runtime {onnxruntime.__version__} cannot load {variant.step}.",
+            why=str(error),
+            remedy="Check the bundle with `ortolan verify`; if it is whole, export the model with this version.",
+            param=variant.step,
+        ) from error
