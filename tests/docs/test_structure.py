@@ -11,11 +11,12 @@ LINE = re.compile(r"^- `([^`]+)`: \S.*\.$")
 
 
 def modules() -> set[str]:
-    """Python modules that hold code, and the sources of the native library."""
+    """Python modules that hold code, and the native library's units: a header stands for its .cc too."""
     found = set()
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".cc", ".h") or (path.suffix == ".py" and path.read_text().strip()):
+            native = path.suffix == ".h" or (path.suffix == ".cc" and not path.with_suffix(".h").exists())
+            if native or (path.suffix == ".py" and path.read_text().strip()):
                 found.add(path.relative_to(ROOT).as_posix())
     return {name for name in found if "__pycache__" not in name}
 
