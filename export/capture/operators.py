@@ -95,6 +95,8 @@ def translations() -> dict[Any, Callable[..., Any]]:
         rope_lookup.default: lambda positions, table, rotary_dims: _CAPTURE.RopeLookup(
             positions, table=table, rotary_dims=rotary_dims
         ),
-        rotary.default: lambda q, k, cos, sin, interleaved: _CAPTURE.Rotary(q, k, cos, sin, interleaved=interleaved),
+        rotary.default: lambda q, k, cos, sin, interleaved: _CAPTURE.Rotary(
+            q, k, cos, sin, interleaved=interleaved
+        ),
         attention.default: onnx_attention,
     }

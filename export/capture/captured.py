@@ -1,0 +1,87 @@
+"""CapturedModel: what a capture yields and every pass and lowering works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from export.sources import Constant
+from export.tensors import RowSource
+from rtcore.manifest import CacheGroup, Dimensions
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """The cache that one layer needs: its group and the shape of a slot's key and value."""
+
+    layer: int
+    group: int
+    kv_heads: int
+    head_dim: int
+    v_dim: int
+
+    @property
+    def inputs(self) -> tuple[str, str]:
+        return f"k_cache.{self.layer}", f"v_cache.{self.layer}"
+
+    @property
+    def outputs(self) -> tuple[str, str]:
+        return f"k_cache.{self.layer}.out", f"v_cache.{self.layer}.out"
+
+
+@dataclass
+class CapturedModel:
+    """A semantic graph that names no hardware, and what its weights are in terms of parameters.
+
+    model: nodes of ai.ortolan and of plain ONNX; its inputs are those of a step, then the cache tensors. Its
+    weight initialisers have a type and a shape but no content: weights holds an expression for each, by name,
+    over unbound parameters. shapes: every parameter of the model by name; aliases: the names of tied
+    parameters by the one that expressions use. constants: the arrays that expressions name by digest. tables: rotary
+    tables [context, rotary_dims], cos | sin, by name.
+    """
+
+    model: ir.Model
+    family: str
+    dimensions: Dimensions
+    weights: dict[str, RowSource] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    constants: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    tables: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    cache_groups: tuple[CacheGroup, ...] = ()
+    caches: tuple[LayerCache, ...] = ()
+
+    @property
+    def graph(self) -> ir.Graph:
+        return self.model.graph
+
+    def weight_of(self, value: ir.Value | None) -> RowSource | None:
+        """The expression of a graph value, if it is a weight."""
+        return None if value is None or value.name is None else self.weights.get(value.name)
+
+    def add_weight(self, name: str, source: RowSource) -> ir.Value:
+        """A new float32 initialiser, or the one there is of that name."""
+        known = self.graph.initializers.get(name)
+        if known is not None:
+            return known
+        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(source.shape))
+        self.graph.initializers.add(value)
+        self.weights[name] = source
+        return value
+
+    def add_constant(self, name: str, array: NDArray[np.float32]) -> ir.Value:
+        """A weight that no checkpoint holds."""
+        constant = Constant(array)
+        self.constants[constant.recipe()["sha256"]] = constant.array
+        return self.add_weight(name, constant)
+
+    def drop_unused_weights(self) -> None:
+        """Remove initialisers that nothing reads, and the expressions of those that are gone."""
+        initializers = self.graph.initializers
+        for name, value in list(initializers.items()):
+            if not value.uses() and not value.is_graph_output():
+                del initializers[name]
+        self.weights = {name: source for name, source in self.weights.items() if name in initializers}

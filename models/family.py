@@ -1,0 +1,101 @@
+"""Family: what is particular to a model family, as data and a few checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ops.errors import CheckpointError, UnsupportedModel
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of decoder-only models. Subclasses add checks where a configuration may ask for more than the
+    operators do.
+
+    name: as people say it. model_types: values of config.json's model_type. stop_tokens: texts of special
+    tokens that end a turn besides the configuration's own end of sequence. tool_format, reasoning_format: how
+    the chat models of the family write tool calls and reasoning, None where they write none.
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    stop_tokens: tuple[str, ...] = ()
+    tool_format: str | None = None
+    reasoning_format: str | None = None
+
+    def check(self, config: Config) -> None:
+        """Raise UnsupportedModel, naming what is missing, when the content of config.json asks for it."""
+        check_rope(self.name, config)
+
+    def parse(self, config: Config) -> Any:
+        """The transformers configuration. Raises CheckpointError when config.json does not fit its type."""
+        from transformers import CONFIG_MAPPING
+
+        content = {key: value for key, value in config.items() if key != "quantization_config"}
+        try:
+            return CONFIG_MAPPING[config["model_type"]].from_dict(content)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise _malformed(config, error) from error
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] != "huggingface_hub":
+                raise
+            raise _malformed(config, error) from error
+
+    def context_length(self, parsed: Any) -> int:
+        """Tokens of prompt and answer that the model was made for. Raises CheckpointError when it says none."""
+        length = getattr(parsed, "max_position_embeddings", None)
+        if not isinstance(length, int) or length < 1:
+            raise CheckpointError(
+                "config.json does not say how long a context may be.",
+                why="max_position_embeddings is missing.",
+                remedy="Add it to config.json.",
+                param="max_position_embeddings",
+            )
+        return length
+
+
+def rope_kinds(config: Config) -> set[str]:
+    """The kinds of rotary scaling that a configuration asks for, in its old and its new spelling."""
+    found: set[str] = set()
+    for field in ("rope_scaling", "rope_parameters"):
+        value = config.get(field)
+        if isinstance(value, Mapping):
+            nested = [part for part in value.values() if isinstance(part, Mapping)]
+            for part in nested or [value]:
+                kind = part.get("rope_type") or part.get("type") or "default"
+                found.add(str(kind))
+    return found
+
+
+def check_rope(family: str, config: Config) -> None:
+    """Refuse rotary scalings whose angles depend on the longest sequence of a batch."""
+    for kind in sorted(rope_kinds(config) & {"dynamic", "longrope", "su"}):
+        raise UnsupportedModel(
+            f"This {family} checkpoint uses the rotary scaling {kind!r}.",
+            why="It chooses its angles by the length of the whole sequence, so keys that are in the cache already "
+            "would have to be turned anew when a sequence grows.",
+            remedy="Use a checkpoint without it (linear, llama3 and yarn scaling work).",
+            param="rope_scaling",
+        )
+
+
+def refuse(family: str, feature: str, param: str) -> UnsupportedModel:
+    """The error for one feature of a family that Ortolan lacks."""
+    return UnsupportedModel(
+        f"This {family} checkpoint needs {feature}, which Ortolan does not have.",
+        remedy="Use a checkpoint of the family without it.",
+        param=param,
+    )
+
+
+def _malformed(config: Config, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"config.json is not a sound configuration of type {config.get('model_type')!r}.",
+        why=str(error).strip().splitlines()[-1][:300] if str(error).strip() else type(error).__name__,
+        remedy="Fetch the file again, or correct the field it names.",
+        param="config.json",
+    )
