@@ -49,6 +49,10 @@ class MissingExtra(OrtolanError):
     """An optional dependency is not installed; the remedy names the extra."""
 
 
+class MissingLibrary(OrtolanError):
+    """The operators' shared library is not installed, or cannot be loaded here."""
+
+
 class CheckpointError(OrtolanError):
     """A checkpoint cannot be read: a file is missing, truncated or corrupt."""
 

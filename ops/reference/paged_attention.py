@@ -1,0 +1,130 @@
+"""The meaning of PagedAttention.
+
+Sources: paged cache, Kwon et al. 2023 (arXiv 2309.06180); RoPE, Su et al. 2021 (arXiv 2104.09864); soft-cap,
+Gemma 2 (arXiv 2408.00118); attention sinks as a learned logit, gpt-oss (arXiv 2508.10925).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ops.reference.rms_norm import rms_norm
+
+Floats = NDArray[np.floating[Any]]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AttentionAttributes:
+    """The node's attributes, as the schema names them."""
+
+    heads: int
+    kv_heads: int
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+    rotary_dims: int = 0
+    interleaved: bool = False
+    norm_epsilon: float = 1e-6
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """The packed tokens: which rows belong to which sequence, and where their keys and values lie."""
+
+    block_tables: Int32
+    slot_mapping: Int32
+    query_start: Int32
+    seq_lens: Int32
+    positions: Int64
+
+
+def rotary(x: Floats, table: Floats, positions: Int64, interleaved: bool) -> Floats:
+    """x [T, heads, dim] with its leading dims turned; table [P, rotary_dims] holds cosines, then sines."""
+    dims = table.shape[1]
+    cosine = table[positions, None, : dims // 2].astype(x.dtype)
+    sine = table[positions, None, dims // 2 :].astype(x.dtype)
+    turned = x.copy()
+    first, second = (
+        (slice(0, dims, 2), slice(1, dims, 2)) if interleaved else (slice(0, dims // 2), slice(dims // 2, dims))
+    )
+    a, b = x[..., first], x[..., second]
+    turned[..., first] = a * cosine - b * sine
+    turned[..., second] = b * cosine + a * sine
+    return turned
+
+
+def attend(q: Floats, k: Floats, v: Floats, at: int, attributes: AttentionAttributes, sink: Floats | None) -> Floats:
+    """One query q [heads, dim] at cache position `at` over k [n, kv_heads, dim], v [n, kv_heads, v_dim], n > at."""
+    start = max(0, at - attributes.window + 1) if attributes.window else 0
+    group = attributes.heads // attributes.kv_heads
+    keys = np.repeat(k[start : at + 1], group, axis=1)
+    values = np.repeat(v[start : at + 1], group, axis=1)
+    scores = np.einsum("hd,nhd->hn", q, keys) * attributes.scale
+    if attributes.softcap:
+        scores = attributes.softcap * np.tanh(scores / attributes.softcap)
+    if sink is not None:
+        scores = np.concatenate([scores, sink[:, None].astype(scores.dtype)], axis=1)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.einsum("hn,nhd->hd", weights[:, : len(keys)], values)
+
+
+def paged_attention(
+    q: Floats,
+    k: Floats | None,
+    v: Floats | None,
+    k_cache: Floats,
+    v_cache: Floats,
+    batch: AttentionBatch,
+    attributes: AttentionAttributes,
+    *,
+    rope_table: Floats | None = None,
+    q_norm: Floats | None = None,
+    k_norm: Floats | None = None,
+    sinks: Floats | None = None,
+) -> Floats:
+    """out [T, heads * v_dim]; k_cache and v_cache are updated in place, in their own type.
+
+    A query with index i of n in a sequence of length L stands at cache position L - n + i; `positions` only choose
+    rows of the RoPE table. Computes in the type of q: give float64 for an exact reference.
+    """
+    head_dim, value_dim = k_cache.shape[3], v_cache.shape[3]
+    heads, kv_heads = attributes.heads, attributes.kv_heads
+    tokens, real = len(q), int(batch.query_start[-1])
+    if k is None or v is None:
+        q, k, v = np.split(q, [heads * head_dim, (heads + kv_heads) * head_dim], axis=1)
+    queries = q[:real].reshape(real, heads, head_dim)
+    keys = k[:real].reshape(real, kv_heads, head_dim)
+    values = v[:real].reshape(real, kv_heads, value_dim)
+    if q_norm is not None:
+        queries = rms_norm(queries, q_norm.astype(q.dtype), attributes.norm_epsilon)
+    if k_norm is not None:
+        keys = rms_norm(keys, k_norm.astype(q.dtype), attributes.norm_epsilon)
+    if rope_table is not None:
+        queries = rotary(queries, rope_table, batch.positions[:real], attributes.interleaved)
+        keys = rotary(keys, rope_table, batch.positions[:real], attributes.interleaved)
+
+    flat_keys, flat_values = k_cache.reshape(-1, kv_heads, head_dim), v_cache.reshape(-1, kv_heads, value_dim)
+    written = batch.slot_mapping[:real] >= 0
+    flat_keys[batch.slot_mapping[:real][written]] = keys[written].astype(k_cache.dtype)
+    flat_values[batch.slot_mapping[:real][written]] = values[written].astype(v_cache.dtype)
+
+    out = np.zeros((tokens, heads * value_dim), dtype=q.dtype)
+    block_size = k_cache.shape[1]
+    for sequence, length in enumerate(batch.seq_lens):
+        rows = range(batch.query_start[sequence], batch.query_start[sequence + 1])
+        at = np.arange(length)
+        slots = batch.block_tables[sequence, at // block_size] * block_size + at % block_size
+        # Slots before the window may hold anything, or lie in no block at all: they are read as block 0 and masked.
+        seen_keys = flat_keys[np.maximum(slots, 0)].astype(q.dtype)
+        seen_values = flat_values[np.maximum(slots, 0)].astype(q.dtype)
+        for index, row in enumerate(rows):
+            position = int(length) - len(rows) + index
+            out[row] = attend(queries[row], seen_keys, seen_values, position, attributes, sinks).reshape(-1)
+    return out

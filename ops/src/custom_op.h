@@ -1,0 +1,106 @@
+// Makes ORT's custom-op table from a kernel class.
+//
+// A kernel class supplies: kName ("ai.ortolan ..." in messages), kInputs and kOutputs (arrays of Port), a constructor
+// (const NodeInfo&, const Kernels&), and compute(const Call&) const. Exceptions become statuses here and go no further.
+#pragma once
+
+#include <cstdlib>
+#include <exception>
+#include <iterator>
+
+#include "kernels.h"
+#include "ort_api.h"
+
+namespace ortolan {
+
+struct Port {
+  abi::ElementType type;
+  bool optional = false;
+};
+
+// An input whose memory becomes an output's.
+struct Alias {
+  int input;
+  int output;
+};
+
+template <typename Kernel>
+class CustomOp : public OrtCustomOp {
+ public:
+  CustomOp(const OrtApi* table, const Kernels& kernels) : OrtCustomOp{}, api_(table), kernels_(kernels) {
+    version = abi::kApiVersion;
+    GetName = [](const OrtCustomOp*) { return Kernel::kName; };
+    GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
+    GetInputTypeCount = [](const OrtCustomOp*) { return std::size(Kernel::kInputs); };
+    GetOutputTypeCount = [](const OrtCustomOp*) { return std::size(Kernel::kOutputs); };
+    GetInputType = [](const OrtCustomOp*, size_t i) -> int { return Kernel::kInputs[i].type; };
+    GetOutputType = [](const OrtCustomOp*, size_t i) -> int { return Kernel::kOutputs[i].type; };
+    GetInputCharacteristic = [](const OrtCustomOp*, size_t i) -> int {
+      return Kernel::kInputs[i].optional ? abi::kOptional : abi::kRequired;
+    };
+    GetOutputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return abi::kRequired; };
+    GetInputMemoryType = [](const OrtCustomOp*, size_t) { return 0; };
+    GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
+    GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
+    GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
+    GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
+    GetStartVersion = [](const OrtCustomOp*) { return 1; };
+    GetEndVersion = [](const OrtCustomOp*) { return 1; };
+    CreateKernelV2 = create;
+    KernelComputeV2 = compute;
+    KernelDestroy = [](void* kernel) { delete static_cast<Bound*>(kernel); };
+    GetMayInplace = [](int**, int**) -> size_t { return 0; };
+    ReleaseMayInplace = release;
+    GetAliasMap = alias_map;
+    ReleaseAliasMap = release;
+  }
+
+ private:
+  // A kernel and the API table that its calls go through.
+  struct Bound {
+    Api api;
+    Kernel kernel;
+  };
+
+  static OrtStatus* create(const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info, void** kernel) noexcept {
+    const auto* self = static_cast<const CustomOp*>(op);
+    try {
+      *kernel = new Bound{self->api_, Kernel(NodeInfo(self->api_, info, Kernel::kName), self->kernels_)};
+      return nullptr;
+    } catch (const std::exception& error) {
+      return self->api_.status(error);
+    }
+  }
+
+  static OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {
+    const auto* bound = static_cast<const Bound*>(kernel);
+    try {
+      bound->kernel.compute(Call(bound->api, context, Kernel::kName));
+      return nullptr;
+    } catch (const std::exception& error) {
+      return bound->api.status(error);
+    }
+  }
+
+  static size_t alias_map(int** inputs, int** outputs) {
+    const size_t count = std::size(Kernel::kAliases);
+    *inputs = static_cast<int*>(std::malloc(count * sizeof(int)));
+    *outputs = static_cast<int*>(std::malloc(count * sizeof(int)));
+    if (!*inputs || !*outputs) return 0;
+    for (size_t i = 0; i < count; ++i) {
+      (*inputs)[i] = Kernel::kAliases[i].input;
+      (*outputs)[i] = Kernel::kAliases[i].output;
+    }
+    return count;
+  }
+
+  static void release(int* inputs, int* outputs) {
+    std::free(inputs);
+    std::free(outputs);
+  }
+
+  Api api_;
+  const Kernels& kernels_;
+};
+
+}  // namespace ortolan

@@ -1,0 +1,52 @@
+#include "kernels.h"
+
+#include <string>
+#include <vector>
+
+#include "failure.h"
+
+namespace ortolan {
+namespace {
+
+std::vector<const Kernels*> detect() {
+  std::vector<const Kernels*> found;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    found.push_back(&kAvx512Kernels);
+  }
+  if (avx2) found.push_back(&kAvx2Kernels);
+#endif
+  found.push_back(&kPortableKernels);
+  return found;
+}
+
+const std::vector<const Kernels*>& available() {
+  static const std::vector<const Kernels*> found = detect();
+  return found;
+}
+
+}  // namespace
+
+const char* available_kernels() {
+  static const std::string names = [] {
+    std::string joined;
+    for (const Kernels* kernels : available()) joined += (joined.empty() ? "" : ",") + std::string(kernels->name);
+    return joined;
+  }();
+  return names.c_str();
+}
+
+const Kernels& select_kernels(const char* name) {
+  const std::string wanted = name;
+  if (wanted == "auto") return *available().front();
+  for (const Kernels* kernels : available()) {
+    if (wanted == kernels->name) return *kernels;
+  }
+  throw Failure("ortolan.kernels: this machine has no path '" + wanted + "'. It runs: " + available_kernels() +
+                ". Choose one of these or 'auto'.");
+}
+
+}  // namespace ortolan

@@ -1,0 +1,78 @@
+// The table of inner kernels that each instruction-set path supplies, and the choice of a path.
+//
+// The table holds plain functions over raw pointers, so that a file compiled for a newer instruction set shares
+// no inline code with the rest of the library.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ortolan {
+
+enum class Activation { kSilu, kGelu, kGeluTanh };
+
+// Keys of one context chunk. Chunk c of a sequence holds cache positions [c * kChunk, (c + 1) * kChunk): the
+// boundaries depend on the position alone, and so does the order in which a query sums over keys.
+constexpr int kChunk = 128;
+
+// One head of q or k before attention: RMS norm (weight may be null), RoPE (cosine may be null), a factor.
+struct HeadTransform {
+  const float* norm_weight;
+  float norm_epsilon;
+  const float* cosine;  // rotary_dims / 2 values
+  const float* sine;
+  int rotary_dims;
+  bool interleaved;
+  float factor;
+};
+
+// One chunk of keys for several query rows. `key` and `value` hold kChunk row pointers; only those in some
+// row's [first, last) are read. Rows are padded with zeros to `head_stride` and `value_stride` floats, whole
+// multiples of the vector width.
+struct ChunkTask {
+  int rows;
+  const float* queries;  // [rows, head_stride], multiplied by the score scale already
+  int head_stride;
+  int value_stride;
+  const float* const* key;
+  const float* const* value;
+  const int* first;  // [rows], first visible key in the chunk
+  const int* last;   // [rows], one past the last; a row with first >= last sees nothing
+  float softcap;
+  float* scores;   // [rows, kChunk], scratch
+  float* maximum;  // [rows], out
+  float* total;    // [rows], out: sum of exp(score - maximum)
+  float* sums;     // [rows, value_stride], out: sum of exp(score - maximum) * value
+};
+
+struct Kernels {
+  const char* name;
+  int width;  // floats in a vector
+  void (*gated_activation)(Activation kind, const float* gate, const float* up, float* out, size_t count);
+  // sum = x + residual (both optional: null residual means sum = x and is not stored); y = norm(sum) * weight.
+  void (*add_rms_norm)(const float* x, const float* residual, const float* weight, float epsilon, float* y,
+                       float* sum, size_t count);
+  void (*transform_head)(const HeadTransform& how, const float* in, float* out, int head_dim);
+  void (*to_half)(const float* in, uint16_t* out, int count);
+  void (*to_float)(const uint16_t* in, float* out, int count);
+  void (*attend_chunk)(const ChunkTask& task);
+  // Adds a later chunk's partial result (maximum, total, sums) of one row to an earlier one's.
+  void (*merge)(float* maximum, float* total, float* sums, float more_maximum, float more_total,
+                const float* more_sums, int value_stride);
+  // out = sums / (total + exp(sink - maximum)); sink may be null.
+  void (*finish)(float maximum, float total, const float* sums, const float* sink, float* out, int value_dim);
+};
+
+extern const Kernels kPortableKernels;
+#if defined(__x86_64__)
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+#endif
+
+// The table of a path this machine runs: "auto" for the fastest. Throws Failure with the available names.
+const Kernels& select_kernels(const char* name);
+
+// The paths this machine runs, fastest first, separated by commas.
+const char* available_kernels();
+
+}  // namespace ortolan

@@ -1,0 +1,159 @@
+#include "ort_api.h"
+
+#include <atomic>
+#include <mutex>
+#include <new>
+
+namespace ortolan {
+
+void Api::check(const std::string& what, OrtStatus* status) const {
+  if (!status) return;
+  const std::string text = function<const char*(const OrtStatus*)>(abi::kGetErrorMessage)(status);
+  release(status);
+  throw Failure(what + ": " + text, abi::kFail);
+}
+
+OrtStatus* Api::status(const std::exception& error) const {
+  const auto* failure = dynamic_cast<const Failure*>(&error);
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  const char* text = memory ? "ai.ortolan: out of memory for a kernel's scratch. Run with fewer tokens a step." : error.what();
+  return function<OrtStatus*(int, const char*)>(abi::kCreateStatus)(failure ? failure->code() : abi::kFail, text);
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+bool NodeInfo::has(const char* name) const {
+  // ORT reports a missing attribute and one of another kind alike: only if no kind reads, there is none.
+  int64_t integer = 0;
+  float real = 0.0f;
+  size_t size = 0;
+  OrtStatus* found[] = {
+      api_.function<OrtStatus*(const OrtKernelInfo*, const char*, int64_t*)>(abi::kKernelInfoGetAttributeInt64)(
+          info_, name, &integer),
+      api_.function<OrtStatus*(const OrtKernelInfo*, const char*, float*)>(abi::kKernelInfoGetAttributeFloat)(
+          info_, name, &real),
+      api_.function<OrtStatus*(const OrtKernelInfo*, const char*, char*, size_t*)>(
+          abi::kKernelInfoGetAttributeString)(info_, name, nullptr, &size)};
+  bool any = false;
+  for (OrtStatus* status : found) {
+    any = any || !status;
+    if (status) api_.release(status);
+  }
+  return any;
+}
+
+int64_t NodeInfo::integer(const char* name) const {
+  int64_t value = 0;
+  api_.call(attribute(name), abi::kKernelInfoGetAttributeInt64, info_, name, &value);
+  return value;
+}
+
+float NodeInfo::real(const char* name) const {
+  float value = 0.0f;
+  api_.call(attribute(name), abi::kKernelInfoGetAttributeFloat, info_, name, &value);
+  return value;
+}
+
+std::string NodeInfo::text(const char* name, const char* otherwise) const {
+  if (!has(name)) return otherwise;
+  size_t size = 0;
+  char* none = nullptr;
+  api_.call(attribute(name), abi::kKernelInfoGetAttributeString, info_, name, none, &size);
+  std::string value(size, '\0');
+  api_.call(attribute(name), abi::kKernelInfoGetAttributeString, info_, name, value.data(), &size);
+  value.resize(size ? size - 1 : 0);  // without the terminating zero
+  return value;
+}
+
+void NodeInfo::refuse(const char* name, const std::string& problem) const {
+  throw Failure(attribute(name) + " " + problem);
+}
+
+Tensor Call::optional_input(size_t index, const char* name) const {
+  const std::string what = std::string(op_) + ": input " + name;
+  size_t inputs = 0;
+  const OrtKernelContext* context = context_;
+  api_.call(what, abi::kKernelContextGetInputCount, context, &inputs);
+  if (index >= inputs) return {};
+  const OrtValue* value = nullptr;
+  api_.call(what, abi::kKernelContextGetInput, context, index, &value);
+  if (!value) return {};
+
+  Tensor tensor;
+  tensor.present = true;
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  api_.call(what, abi::kGetTensorTypeAndShape, value, &info);
+  const OrtTensorTypeAndShapeInfo* view = info;
+  size_t rank = 0;
+  try {
+    api_.call(what, abi::kGetDimensionsCount, view, &rank);
+    tensor.shape.resize(rank);
+    api_.call(what, abi::kGetDimensions, view, tensor.shape.data(), rank);
+  } catch (...) {
+    api_.function<void(OrtTensorTypeAndShapeInfo*)>(abi::kReleaseTensorTypeAndShapeInfo)(info);
+    throw;
+  }
+  api_.function<void(OrtTensorTypeAndShapeInfo*)>(abi::kReleaseTensorTypeAndShapeInfo)(info);
+  tensor.count = 1;
+  for (int64_t size : tensor.shape) tensor.count *= size;
+  api_.call(what, abi::kGetTensorMutableData, const_cast<OrtValue*>(value), &tensor.data);
+  return tensor;
+}
+
+Tensor Call::input(size_t index, const char* name) const {
+  Tensor tensor = optional_input(index, name);
+  if (!tensor.present) refuse(std::string("input ") + name + " is missing. Give it to the node.");
+  return tensor;
+}
+
+Tensor Call::output(size_t index, const char* name, const std::vector<int64_t>& shape) const {
+  const std::string what = std::string(op_) + ": output " + name;
+  Tensor tensor;
+  tensor.shape = shape;
+  tensor.count = 1;
+  for (int64_t size : shape) tensor.count *= size;
+  OrtValue* value = nullptr;
+  api_.call(what, abi::kKernelContextGetOutput, context_, index, shape.data(), shape.size(), &value);
+  if (!value) refuse(std::string("output ") + name + " is not connected. Name all outputs of the node.");
+  tensor.present = true;
+  api_.call(what, abi::kGetTensorMutableData, value, &tensor.data);
+  return tensor;
+}
+
+void Call::in_place(size_t index, const char* name, const Tensor& source) const {
+  const Tensor target = output(index, name, source.shape);
+  if (target.data == source.data || source.count == 0) return;
+  refuse(std::string("output ") + name +
+         " lies in other memory than its input. The cache is updated in place: bind the same OrtValue to the graph's "
+         "cache input and cache output.");
+}
+
+void Call::refuse(const std::string& problem) const { throw Failure(std::string(op_) + ": " + problem); }
+
+void Call::run_parallel(size_t total, void (*body)(void*, size_t), void* state) const {
+  struct Guarded {
+    void (*body)(void*, size_t);
+    void* state;
+    std::atomic<bool> failed{false};
+    std::exception_ptr error;
+  } guarded{body, state, {}, {}};
+  void (*guard)(void*, size_t) = [](void* opaque, size_t index) {
+    auto* self = static_cast<Guarded*>(opaque);
+    try {
+      self->body(self->state, index);
+    } catch (...) {
+      if (!self->failed.exchange(true)) self->error = std::current_exception();
+    }
+  };
+  // As many batches as indices, so that threads take one at a time.
+  const OrtKernelContext* context = context_;
+  void* opaque = &guarded;
+  api_.call(std::string(op_) + ": thread pool", abi::kKernelContextParallelFor, context, guard, total, total, opaque);
+  if (guarded.error) std::rethrow_exception(guarded.error);
+}
+
+}  // namespace ortolan

@@ -1,0 +1,112 @@
+// Checked calls into ONNX Runtime: every status becomes a Failure, every tensor a plain view.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "failure.h"
+#include "ort_abi.h"
+
+namespace ortolan {
+
+class Api {
+ public:
+  explicit Api(const OrtApi* table = nullptr) : table_(reinterpret_cast<void* const*>(table)) {}
+
+  // The function in a slot; `Function` is its C type.
+  template <typename Function>
+  Function* function(abi::Slot slot) const {
+    return reinterpret_cast<Function*>(table_[slot]);
+  }
+
+  // Calls a function that returns a status; throws Failure with ORT's text, led by `what`.
+  template <typename... Arguments>
+  void call(const std::string& what, abi::Slot slot, Arguments... arguments) const {
+    check(what, function<OrtStatus*(Arguments...)>(slot)(arguments...));
+  }
+
+  void check(const std::string& what, OrtStatus* status) const;
+  OrtStatus* status(const std::exception& error) const;
+  void release(OrtStatus* status) const { function<void(OrtStatus*)>(abi::kReleaseStatus)(status); }
+
+ private:
+  void* const* table_;
+};
+
+// A view of a tensor's memory; `present` is false for an optional input that the node leaves out.
+struct Tensor {
+  bool present = false;
+  void* data = nullptr;
+  std::vector<int64_t> shape;
+  int64_t count = 0;
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+};
+
+std::string shape_text(const std::vector<int64_t>& shape);
+
+// Attributes of a node while its kernel is made.
+class NodeInfo {
+ public:
+  NodeInfo(const Api& api, const OrtKernelInfo* info, std::string op) : api_(api), info_(info), op_(std::move(op)) {}
+
+  int64_t integer(const char* name) const;
+  int64_t integer(const char* name, int64_t otherwise) const { return has(name) ? integer(name) : otherwise; }
+  float real(const char* name) const;
+  float real(const char* name, float otherwise) const { return has(name) ? real(name) : otherwise; }
+  std::string text(const char* name, const char* otherwise) const;
+  // Throws with the attribute's name: "op: attribute name <problem>."
+  [[noreturn]] void refuse(const char* name, const std::string& problem) const;
+
+ private:
+  bool has(const char* name) const;
+  std::string attribute(const char* name) const { return op_ + ": attribute " + name; }
+
+  const Api& api_;
+  const OrtKernelInfo* info_;
+  std::string op_;
+};
+
+// One call of a kernel.
+class Call {
+ public:
+  Call(const Api& api, OrtKernelContext* context, const char* op) : api_(api), context_(context), op_(op) {}
+
+  Tensor optional_input(size_t index, const char* name) const;
+  Tensor input(size_t index, const char* name) const;
+  Tensor output(size_t index, const char* name, const std::vector<int64_t>& shape) const;
+  // An output that must lie in the memory of `source`, so that nothing is copied.
+  void in_place(size_t index, const char* name, const Tensor& source) const;
+  [[noreturn]] void refuse(const std::string& problem) const;
+
+  // Runs body(i) for i in [0, total) on ORT's thread pool, each index taken by the next free thread. The first
+  // exception is thrown again here, after all have ended.
+  template <typename Body>
+  void parallel_for(size_t total, Body&& body) const {
+    if (total == 1) return body(size_t{0});
+    if (total > 0) run_parallel(total, [](void* state, size_t index) { (*static_cast<std::remove_reference_t<Body>*>(state))(index); }, &body);
+  }
+
+  // As parallel_for where `share`, else on this thread.
+  template <typename Body>
+  void for_each(size_t total, bool share, Body&& body) const {
+    if (share) return parallel_for(total, body);
+    for (size_t i = 0; i < total; ++i) body(i);
+  }
+
+ private:
+  void run_parallel(size_t total, void (*body)(void*, size_t), void* state) const;
+
+  const Api& api_;
+  OrtKernelContext* context_;
+  const char* op_;
+};
+
+}  // namespace ortolan

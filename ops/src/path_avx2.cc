@@ -1,0 +1,13 @@
+#include "vector_avx2.h"
+
+#include "path_math.h"
+
+#include "path_elementwise.h"
+
+#include "path_attention.h"
+
+namespace ortolan {
+
+const Kernels kAvx2Kernels = path_table("avx2");
+
+}  // namespace ortolan

@@ -1,0 +1,13 @@
+#include "vector_avx512.h"
+
+#include "path_math.h"
+
+#include "path_elementwise.h"
+
+#include "path_attention.h"
+
+namespace ortolan {
+
+const Kernels kAvx512Kernels = path_table("avx512");
+
+}  // namespace ortolan

@@ -1,0 +1,13 @@
+#include "vector_portable.h"
+
+#include "path_math.h"
+
+#include "path_elementwise.h"
+
+#include "path_attention.h"
+
+namespace ortolan {
+
+const Kernels kPortableKernels = path_table("portable");
+
+}  // namespace ortolan

@@ -1,0 +1,116 @@
+// Vectors of 4 floats by the compiler's vector extension: SSE2 on x86-64, NEON on aarch64.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace ortolan {
+namespace {
+namespace simd {
+
+typedef float F __attribute__((vector_size(16)));
+typedef int32_t I __attribute__((vector_size(16)));
+constexpr int kWidth = 4;
+
+inline F zero() { return F{0.0f, 0.0f, 0.0f, 0.0f}; }
+inline F set1(float x) { return F{x, x, x, x}; }
+inline F load(const float* p) {
+  F x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+inline void store(float* p, F x) { std::memcpy(p, &x, sizeof x); }
+inline F add(F a, F b) { return a + b; }
+inline F sub(F a, F b) { return a - b; }
+inline F mul(F a, F b) { return a * b; }
+inline F div(F a, F b) { return a / b; }
+#if defined(__aarch64__)
+inline F fma(F a, F b, F c) { return (F)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+#else
+inline F fma(F a, F b, F c) { return a * b + c; }
+#endif
+inline F select(I mask, F a, F b) { return (F)((mask & (I)a) | (~mask & (I)b)); }
+// max(a, b) is b where either is NaN.
+inline F max(F a, F b) { return select(a > b, a, b); }
+inline F min(F a, F b) { return select(a < b, a, b); }
+inline F abs(F x) { return (F)((I)x & I{0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff}); }
+// The magnitude of a with the sign of b.
+inline F copy_sign(F a, F b) {
+  const I magnitude = {0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff};
+  return (F)(((I)a & magnitude) | ((I)b & ~magnitude));
+}
+// x < limit ? a : b; b where x is NaN.
+inline F if_less(F x, F limit, F a, F b) { return select(x < limit, a, b); }
+// Adding and taking away 1.5 * 2^23 rounds to nearest even for |x| < 2^22, all that exp needs.
+inline F round(F x) {
+  const F shift = set1(12582912.0f);
+  return (x + shift) - shift;
+}
+// 2^n for whole n in [-126, 127]; any bits at all where n is NaN or out of range.
+inline F power_of_two(F n) {
+  const F shift = set1(12582912.0f);
+  const I whole = (I)(n + shift) - (I)shift;
+  typedef uint32_t U __attribute__((vector_size(16)));
+  return (F)((((U)whole) + 127u) << 23);
+}
+// IEEE binary16, as the conversion instructions of the other paths do it: to nearest, ties to even.
+inline float half_to_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+  const uint32_t exponent = (h >> 10) & 0x1fu;
+  const uint32_t fraction = h & 0x3ffu;
+  uint32_t bits;
+  if (exponent == 0x1f) {
+    bits = sign | 0x7f800000u | (fraction << 13) | (fraction ? 0x400000u : 0u);
+  } else if (exponent != 0) {
+    bits = sign | ((exponent + 112) << 23) | (fraction << 13);
+  } else {
+    const float magnitude = static_cast<float>(fraction) * 5.9604644775390625e-8f;  // fraction * 2^-24, exact
+    std::memcpy(&bits, &magnitude, sizeof bits);
+    bits |= sign;
+  }
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+inline uint16_t float_to_half(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((bits >> 13) & 0x1ffu));
+  if (bits >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and above round to infinity
+  if (bits < 0x38800000u) {                                               // subnormal half: whole multiples of 2^-24
+    float magnitude;
+    std::memcpy(&magnitude, &bits, sizeof magnitude);
+    const float shifted = magnitude + 0.5f;  // the ulp of [0.5, 1) is 2^-24: the addition rounds
+    uint32_t rounded;
+    std::memcpy(&rounded, &shifted, sizeof rounded);
+    return static_cast<uint16_t>(sign | (rounded - 0x3f000000u));
+  }
+  bits += 0xfffu + ((bits >> 13) & 1u);
+  return static_cast<uint16_t>(sign | ((bits - 0x38000000u) >> 13));
+}
+inline F load_half(const uint16_t* p) {
+  return F{half_to_float(p[0]), half_to_float(p[1]), half_to_float(p[2]), half_to_float(p[3])};
+}
+inline void store_half(uint16_t* p, F x) {
+  for (int i = 0; i < kWidth; ++i) p[i] = float_to_half(x[i]);
+}
+inline float sum(F x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+inline float maximum(F x) {
+  const float a = x[0] > x[2] ? x[0] : x[2];
+  const float b = x[1] > x[3] ? x[1] : x[3];
+  return a > b ? a : b;
+}
+// out[i] = sum of the lanes of x[i].
+inline void sum8(const F* x, float* out) {
+  for (int i = 0; i < 8; ++i) out[i] = sum(x[i]);
+}
+
+}  // namespace simd
+}  // namespace
+}  // namespace ortolan
