@@ -20,6 +20,7 @@ from export.skeleton import CONSTANTS_FILE, SKELETON_FILE, describe
 from export.staging import Staging, disk_errors, fsync, out_of_disk
 from export.tensors import StoredTensor
 from export.weights import SHARD_BYTES, Place, Progress, ShardPlan, WeightPlan, write_shard
+from rtcore import seal
 from rtcore.manifest import MANIFEST_FILE, FileEntry, Manifest
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 #: Left free beside the weights for graphs, tokenizer and manifest.
 MARGIN_BYTES = 64 << 20
 #: Not part of what a version identifies: when and with what it was made.
-OUTSIDE_VERSION = ("version", "created", "tools")
+OUTSIDE_VERSION = ("version", "created", "tools", "seal")
 
 
 class BundleWriter:
@@ -111,7 +112,7 @@ class BundleWriter:
         files = tuple(self._files[path] for path in sorted(self._files))
         manifest = msgspec.structs.replace(manifest, files=files)
         manifest = msgspec.structs.replace(manifest, version=content_version(manifest))
-        self.write(MANIFEST_FILE, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+        self.write(MANIFEST_FILE, seal.encode(manifest))
         self._staging.publish()
         self._done = True
         return manifest
