@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -50,3 +52,20 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1.", param=name)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """A configuration from untyped values. Raises ConfigError for unknown names, wrong types and ranges."""
+        for name in values:
+            if name not in cls.__struct_fields__:
+                near = get_close_matches(name, cls.__struct_fields__, n=1)
+                raise ConfigError(
+                    f"The engine has no setting {name!r}.",
+                    remedy=f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(cls.__struct_fields__)}.",
+                    param=name,
+                )
+        try:
+            return msgspec.convert(dict(values), cls)
+        except msgspec.ValidationError as error:
+            field = str(error).rpartition("$.")[2].rstrip("`")
+            raise ConfigError(f"{field} is {values.get(field)!r}.", why=f"{error}.", param=field) from error
