@@ -14,6 +14,7 @@ from rtcore.engine import Engine
 from rtcore.executor.base import Executor, Float32, Int32, StepInputs
 from rtcore.manifest import Dimensions, Manifest, Source, TextInfo
 from rtcore.request import TokenDelta
+from rtcore.scheduler.outcome import StepResult
 
 Fault = Callable[[StepInputs], Exception | None]
 
@@ -143,14 +144,24 @@ def fake_engine(
     return Engine(executor, manifest, EngineConfig(debug_invariants=True, **config))  # type: ignore[arg-type]
 
 
-def drain(engine: Engine, limit: int = 10_000) -> dict[str, list[TokenDelta]]:
-    """Step until there is no work; the deltas of each request in order."""
-    deltas: dict[str, list[TokenDelta]] = {}
+Deltas = dict[str, list[TokenDelta]]
+
+
+def advance(engine: Engine, deltas: Deltas) -> StepResult:
+    """One step, its deltas added to those of each request."""
+    result = engine.step()
+    for delta in result.deltas:
+        deltas.setdefault(delta.id, []).append(delta)
+    return result
+
+
+def drain(engine: Engine, deltas: Deltas | None = None, limit: int = 10_000) -> Deltas:
+    """Step until there is no work; the deltas of each request in order, after those given."""
+    deltas = {} if deltas is None else deltas
     for _ in range(limit):
         if not engine.has_work:
             return deltas
-        for delta in engine.step().deltas:
-            deltas.setdefault(delta.id, []).append(delta)
+        advance(engine, deltas)
     raise AssertionError(f"The engine still has work after {limit} steps.")
 
 

@@ -40,7 +40,7 @@ def test_uniform_is_a_function_of_seed_and_position_alone() -> None:
 def test_uniform_numbers_fill_the_unit_interval_evenly() -> None:
     count, bins = 100_000, 50
     numbers = uniform(np.full(count, 42, np.uint64), np.arange(count, dtype=np.uint64))
-    assert 0 <= numbers.min() and numbers.max() < 1
+    assert numbers.min() >= 0 and numbers.max() < 1
     observed = np.bincount((numbers * bins).astype(int), minlength=bins)
     chi_square = float(((observed - count / bins) ** 2 / (count / bins)).sum())
     # 49 degrees of freedom: 1e-4 of fair samples lie above 95.
