@@ -56,6 +56,11 @@ class EngineProcess:
         return self._supervisor.restarts
 
     @property
+    def retry_after(self) -> float:
+        """Seconds after which trying again may help, for a client that comes now."""
+        return self._unavailable().retry_after
+
+    @property
     def in_flight(self) -> int:
         """Requests that have not finished."""
         return len(self._streams)

@@ -33,14 +33,19 @@ class TextFrontend:
         manifest = bundle.manifest
         self.tokenizer = Tokenizer.open(bundle.file(f"{TOKENIZER_FOLDER}/{TOKENIZER_FILE}"), manifest.text)
         self.context_length = manifest.dimensions.context_length
-        self._room = self.context_length if cache_tokens is None else min(self.context_length, cache_tokens)
-        self._admission = Admission(
-            vocab_size=manifest.dimensions.vocab_size, context_length=self.context_length, cache_tokens=self._room
-        )
+        self._vocab_size = manifest.dimensions.vocab_size
+        self.fit(cache_tokens)
         self._sampling = manifest.text.sampling
         template = manifest.text.chat_template
         source = None if template is None else _read_text(bundle, template)
         self.chat = ChatTemplate(source, _special_tokens(bundle, self.tokenizer))
+
+    def fit(self, cache_tokens: int | None) -> None:
+        """Learn the longest sequence that the engine's cache holds, for a server that knows it only later."""
+        self._room = self.context_length if cache_tokens is None else min(self.context_length, cache_tokens)
+        self._admission = Admission(
+            vocab_size=self._vocab_size, context_length=self.context_length, cache_tokens=self._room
+        )
 
     def default_params(self, **given: Any) -> SamplingParams:
         """Parameters with the model's own sampling defaults, less what is given (None counts as not given).

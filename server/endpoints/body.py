@@ -1,0 +1,36 @@
+"""Reading a request's body within bounds of size and time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from server.service import SERVICE
+
+JSON = "application/json"
+LOGGED = "logged"
+"""Key under which a request keeps what its log line adds."""
+
+
+async def read_json_body(request: web.Request) -> bytes:
+    """The bytes of a JSON body.
+
+    Raises HTTPUnsupportedMediaType, HTTPRequestEntityTooLarge (also for a body that unpacks to too much) and
+    HTTPRequestTimeout for one that does not arrive in time.
+    """
+    config = request.app[SERVICE].config
+    if request.content_type != JSON:
+        raise web.HTTPUnsupportedMediaType(
+            text=f"The body must be JSON: send the header Content-Type: {JSON}, not {request.content_type[:100]!r}."
+        )
+    if request.content_length is not None and request.content_length > config.max_body_bytes:
+        raise web.HTTPRequestEntityTooLarge(config.max_body_bytes, request.content_length)
+    try:
+        async with asyncio.timeout(config.body_timeout):
+            body = await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"The body did not arrive within {config.body_timeout:g} s.") from None
+    if config.log_prompts:
+        request[LOGGED]["body"] = body.decode(errors="replace")
+    return body

@@ -1,0 +1,88 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import web
+
+from ops.errors import OrtolanError
+from server.endpoints.body import read_json_body
+from server.endpoints.reply import Reply, json_response, stream_events
+from server.generation import Choice, Generation
+from server.protocol.chat import (
+    AnswerMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChatRequest,
+    ChunkChoice,
+    MessageDelta,
+)
+from server.service import SERVICE, Service
+
+
+async def create_chat_completion(request: web.Request) -> web.StreamResponse:
+    """Answer a conversation, whole or as a stream of events."""
+    service = request.app[SERVICE]
+    service.admit(None)
+    body = await read_json_body(request)
+    chat = await service.text_work(len(body), lambda: ChatRequest.parse(body))
+    service.admit(chat.model)
+    try:
+        params = service.params(chat.sampling_fields(), chat.answer_limit)
+        prompt = await service.text_work(len(body), lambda: _prompt(service, chat))
+        generation = Generation(service, [prompt], params)
+        reply = ChatReply(service, generation, include_usage=chat.include_usage)
+        async with generation:
+            if chat.stream:
+                return await stream_events(request, reply)
+            await generation.run()
+    except OrtolanError as error:
+        error.param = chat.param_names.get(error.param or "", error.param)
+        raise
+    return json_response(request, reply, reply.whole())
+
+
+def _prompt(service: Service, chat: ChatRequest) -> list[int]:
+    return service.text.render_chat(chat.template_messages(), **chat.template_arguments())
+
+
+class ChatReply(Reply):
+    """The shapes of one chat completion."""
+
+    def __init__(self, service: Service, generation: Generation, *, include_usage: bool) -> None:
+        super().__init__(generation, include_usage=include_usage)
+        self._id = f"chatcmpl-{generation.id}"
+        self._created = int(time.time())
+        self._model = service.model
+        self._version = service.manifest.version
+
+    def whole(self) -> ChatCompletion:
+        choices = [
+            ChatChoice(choice.index, AnswerMessage(choice.text), choice.finish_reason, choice.stop_reason)
+            for choice in self.generation.choices
+        ]
+        usage = self.generation.usage()
+        return ChatCompletion(self._id, self._created, self._model, self._version, choices, usage)
+
+    def opening(self) -> list[ChatChunk]:
+        return [
+            self._chunk([ChunkChoice(choice.index, MessageDelta("assistant", ""))])
+            for choice in self.generation.choices
+        ]
+
+    def delta(self, choice: Choice, text: str) -> list[ChatChunk]:
+        events = []
+        if text:
+            events.append(self._chunk([ChunkChoice(choice.index, MessageDelta(content=text))]))
+        if choice.finish_reason is not None:
+            last = ChunkChoice(choice.index, MessageDelta(), choice.finish_reason, choice.stop_reason)
+            events.append(self._chunk([last]))
+        return events
+
+    def usage(self) -> ChatChunk:
+        return self._chunk([], last=True)
+
+    def _chunk(self, choices: list[ChunkChoice], *, last: bool = False) -> ChatChunk:
+        return ChatChunk(self._id, self._created, self._model, self._version, choices, self.usage_field(last=last))

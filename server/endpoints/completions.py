@@ -1,0 +1,68 @@
+"""`POST /v1/completions`."""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import web
+
+from server.endpoints.body import read_json_body
+from server.endpoints.reply import Reply, json_response, stream_events
+from server.generation import Choice, Generation
+from server.protocol.completions import Completion, CompletionChoice, CompletionRequest
+from server.service import SERVICE, Service
+
+
+async def create_completion(request: web.Request) -> web.StreamResponse:
+    """Continue one or many prompts, whole or as a stream of events."""
+    service = request.app[SERVICE]
+    service.admit(None)
+    body = await read_json_body(request)
+    asked = await service.text_work(len(body), lambda: CompletionRequest.parse(body))
+    service.admit(asked.model)
+    params = service.params(asked.sampling_fields(), asked.answer_limit)
+    prompts = await service.text_work(len(body), lambda: _prompts(service, asked))
+    generation = Generation(service, prompts, params)
+    reply = CompletionReply(service, generation, include_usage=asked.include_usage)
+    async with generation:
+        if asked.stream:
+            return await stream_events(request, reply)
+        await generation.run()
+    return json_response(request, reply, reply.whole())
+
+
+def _prompts(service: Service, asked: CompletionRequest) -> list[list[int]]:
+    return [prompt if isinstance(prompt, list) else service.text.encode(prompt) for prompt in asked.prompts()]
+
+
+class CompletionReply(Reply):
+    """The shapes of one text completion."""
+
+    def __init__(self, service: Service, generation: Generation, *, include_usage: bool) -> None:
+        super().__init__(generation, include_usage=include_usage)
+        self._id = f"cmpl-{generation.id}"
+        self._created = int(time.time())
+        self._model = service.model
+        self._version = service.manifest.version
+
+    def whole(self) -> Completion:
+        choices = [
+            CompletionChoice(choice.index, choice.text, choice.finish_reason, choice.stop_reason)
+            for choice in self.generation.choices
+        ]
+        usage = self.generation.usage()
+        return Completion(self._id, self._created, self._model, self._version, choices, usage)
+
+    def opening(self) -> list[Completion]:
+        return []
+
+    def delta(self, choice: Choice, text: str) -> list[Completion]:
+        if not text and choice.finish_reason is None:
+            return []
+        return [self._chunk([CompletionChoice(choice.index, text, choice.finish_reason, choice.stop_reason)])]
+
+    def usage(self) -> Completion:
+        return self._chunk([], last=True)
+
+    def _chunk(self, choices: list[CompletionChoice], *, last: bool = False) -> Completion:
+        return Completion(self._id, self._created, self._model, self._version, choices, self.usage_field(last=last))

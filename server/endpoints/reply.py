@@ -1,0 +1,78 @@
+"""What chat and text completions share in answering: the stream of events and the whole body."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import msgspec
+from aiohttp import web
+
+from ops.errors import OrtolanError
+from server.endpoints.body import LOGGED
+from server.errors import encode
+from server.generation import Choice, Generation
+from server.protocol.common import Usage
+from server.service import SERVICE
+from server.streaming import EventStream
+
+
+class Reply(ABC):
+    """The shapes that one generation is answered in."""
+
+    def __init__(self, generation: Generation, *, include_usage: bool) -> None:
+        self.generation = generation
+        self.include_usage = include_usage
+
+    @abstractmethod
+    def opening(self) -> Sequence[msgspec.Struct]:
+        """Events before any text."""
+
+    @abstractmethod
+    def delta(self, choice: Choice, text: str) -> Sequence[msgspec.Struct]:
+        """Events for new text of a choice, and for its end."""
+
+    @abstractmethod
+    def usage(self) -> msgspec.Struct:
+        """The last event, with the counts and no choices."""
+
+    def usage_field(self, *, last: bool) -> Usage | msgspec.UnsetType | None:
+        """`usage` of an event: absent unless asked for, null in all but the last."""
+        if not self.include_usage:
+            return msgspec.UNSET
+        return self.generation.usage() if last else None
+
+
+async def stream_events(request: web.Request, reply: Reply) -> web.StreamResponse:
+    """Send a generation, already accepted by the engine, as events; an error becomes the last one."""
+    events = await EventStream.open(request, request.app[SERVICE].config.write_timeout)
+    try:
+        opening = reply.opening()
+        if opening:
+            await events.send(*opening)
+        async with contextlib.aclosing(reply.generation.deltas()) as deltas:
+            async for choice, delta in deltas:
+                chunk = reply.delta(choice, delta.text)
+                if chunk:
+                    await events.send(*chunk)
+        if reply.include_usage:
+            await events.send(reply.usage())
+        return await events.done()
+    except OrtolanError as error:
+        request[LOGGED]["error"] = str(error)
+        return await events.fail(error)
+    finally:
+        note_usage(request, reply)
+
+
+def json_response(request: web.Request, reply: Reply, whole: msgspec.Struct) -> web.Response:
+    """The whole answer as one body."""
+    note_usage(request, reply)
+    return web.Response(body=encode(whole), content_type="application/json")
+
+
+def note_usage(request: web.Request, reply: Reply) -> None:
+    """Add the counts to the request's log line."""
+    usage = reply.generation.usage()
+    request[LOGGED] |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}

@@ -1,0 +1,110 @@
+"""Generation: one HTTP request's sequences, from token ids in the engine to text."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from ops.errors import EngineError, InvalidRequest
+from rtcore.decoding.params import SamplingParams
+from rtcore.process.stream import TokenStream
+from server.protocol.common import Usage
+from server.service import Service
+
+if TYPE_CHECKING:
+    from rtcore.request import EngineRequest
+    from rtcore.text.stream import TextDelta, TextStream
+
+MAX_CHOICES = 512
+"""Sequences that one HTTP request may ask for: prompts times n."""
+
+
+class Choice:
+    """One sequence: its text so far, the number of its tokens, and why it ended."""
+
+    def __init__(self, index: int, stream: TextStream) -> None:
+        self.index = index
+        self.stream = stream
+        self.texts: list[str] = []
+        self.tokens = 0
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def take(self, delta: TextDelta) -> None:
+        self.texts.append(delta.text)
+        self.tokens += len(delta.token_ids)
+        self.finish_reason = delta.finish_reason
+        self.stop_reason = delta.stop_reason
+
+
+class Generation:
+    """Runs all sequences of a request; use as an asynchronous context manager, which cancels what is left.
+
+    id: a random part for the answer's id. choices: in the order of prompts, n of each.
+    """
+
+    def __init__(self, service: Service, prompts: list[list[int]], params: SamplingParams) -> None:
+        """Raises InvalidRequest or ContextLengthExceeded for a prompt that does not fit."""
+        if len(prompts) * params.n > MAX_CHOICES:
+            raise InvalidRequest(
+                f"The request asks for {len(prompts) * params.n} answers.",
+                why=f"One request may ask for {MAX_CHOICES}, prompts times n.",
+                param="n",
+            )
+        self.id = uuid.uuid4().hex
+        self._service = service
+        self._prompt_tokens = sum(map(len, prompts))
+        self._requests: list[EngineRequest] = []
+        for number, prompt in enumerate(prompts):
+            self._requests += service.text.requests(prompt, params, f"{self.id}-{number}")
+        self.choices = [Choice(index, service.text.stream(request)) for index, request in enumerate(self._requests)]
+        self._of_id = dict(zip((request.id for request in self._requests), self.choices, strict=True))
+        self._stream: TokenStream | None = None
+
+    async def __aenter__(self) -> Generation:
+        """Submit, and wait until the engine has taken every sequence; raises what it refuses them with."""
+        self._stream = self._service.engine.stream_all(self._requests)
+        try:
+            await self._stream.accepted()
+        except BaseException:
+            await self._stream.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._stream is not None:
+            await self._stream.aclose()
+
+    async def deltas(self) -> AsyncGenerator[tuple[Choice, TextDelta], None]:
+        """The new text of a choice, already added to it, as it comes; ends when all choices have finished.
+
+        Raises EngineDied and other errors of the engine.
+        """
+        if self._stream is None:
+            raise EngineError("The generation was not started.")
+        async for tokens in self._stream:
+            if tokens.finish_reason in ("cancelled", "error"):
+                raise EngineError("The engine ended the request before it was finished.", remedy="Try again.")
+            choice = self._of_id[tokens.id]
+            delta = choice.stream.feed(tokens)
+            choice.take(delta)
+            if delta.cut:
+                self._stream.cancel(tokens.id)
+            yield choice, delta
+
+    async def run(self) -> None:
+        """Run to the end; the choices then hold the whole text."""
+        async with contextlib.aclosing(self.deltas()) as deltas:
+            async for _ in deltas:
+                pass
+
+    def usage(self) -> Usage:
+        """Tokens so far: prompts once each, and answers up to where their text ends."""
+        completion = sum(choice.tokens for choice in self.choices)
+        return Usage(self._prompt_tokens, completion, self._prompt_tokens + completion)

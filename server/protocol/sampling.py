@@ -1,0 +1,140 @@
+"""The fields that chat and text completions share, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ops.errors import InvalidRequest, UnsupportedParameter
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "use_beam_search": (False,),
+    "logits_processors": ([],),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "priority": (0,),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+}
+"""Fields that are known, but not supported: null and these values, which change nothing, are accepted."""
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of both requests. null means absent, as OpenAI's clients send it.
+
+    Supported ones have their types here and their ranges in SamplingParams. Those typed Any are refused by
+    name unless they are neutral. `user`, `metadata` and their like are accepted and have no effect on the
+    answer, as at OpenAI.
+    """
+
+    model: str | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    repetition_penalty: Any = None
+    length_penalty: Any = None
+    logit_bias: Any = None
+    min_p: Any = None
+    min_tokens: Any = None
+    bad_words: Any = None
+    allowed_token_ids: Any = None
+    use_beam_search: Any = None
+    logits_processors: Any = None
+    spaces_between_special_tokens: Any = None
+    truncate_prompt_tokens: Any = None
+    prompt_logprobs: Any = None
+    return_token_ids: Any = None
+    return_tokens_as_token_ids: Any = None
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    priority: Any = None
+    store: Any = None
+    service_tier: Any = None
+
+    def refuse_unsupported(self, neutral: dict[str, tuple[Any, ...]]) -> None:
+        """Raise UnsupportedParameter for the first field of `neutral` that would change the result."""
+        for name, harmless in neutral.items():
+            value = getattr(self, name)
+            if value is not None and not any(_same(value, neutral_value) for neutral_value in harmless):
+                raise unsupported(name, harmless)
+
+    def check_stream_options(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest("stream_options goes with stream: true only.", param="stream_options")
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def sampling_fields(self) -> dict[str, Any]:
+        """What SamplingParams takes of the request, less max_tokens; None where the request does not say."""
+        return {
+            "n": self.n,
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "seed": self.seed,
+            "stop": self.stop,
+            "stop_token_ids": self.stop_token_ids,
+            "include_stop_str_in_output": self.include_stop_str_in_output,
+            "ignore_eos": self.ignore_eos,
+            "skip_special_tokens": self.skip_special_tokens,
+        }
+
+
+def unsupported(name: str, harmless: tuple[Any, ...]) -> UnsupportedParameter:
+    """The refusal of a known field whose value would change the result."""
+    allowed = " or ".join(msgspec.json.encode(value).decode() for value in harmless)
+    remedy = f"Leave it out, or send {allowed}." if harmless else "Leave it out."
+    return UnsupportedParameter(f"{name} is not supported by this server.", remedy=remedy, param=name)
+
+
+def _same(value: Any, neutral: Any) -> bool:
+    """Equality that does not take true for 1."""
+    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
