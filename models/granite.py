@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from models.family import Family
 
-GRANITE = Family(
-    name="Granite", model_types=("granite",), stop_tokens=("<|end_of_text|>",), tool_format="granite"
-)
+GRANITE = Family(name="Granite", model_types=("granite",), stop_tokens=("<|end_of_text|>",), tool_format="granite")

@@ -7,6 +7,4 @@ from __future__ import annotations
 
 from models.family import Family
 
-PHI3 = Family(
-    name="Phi-3", model_types=("phi3",), stop_tokens=("<|end|>", "<|endoftext|>", "<|im_end|>")
-)
+PHI3 = Family(name="Phi-3", model_types=("phi3",), stop_tokens=("<|end|>", "<|endoftext|>", "<|im_end|>"))

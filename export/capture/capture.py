@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 import onnxscript.optimizer
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from export.capture import buffers
@@ -20,10 +24,12 @@ from export.capture.step_inputs import add_step_inputs
 from export.capture.swap import Swapper
 from export.capture.trace import meta_model, trace
 from export.passes import run_passes
+from export.passes.base import dims
 from export.sources import Affine, Transposed
 from export.tensors import RowSource
 from models.registry import family_of
 from ops.errors import ConfigError, UnsupportedModel
+from ops.schema import DOMAIN
 from rtcore.manifest import Dimensions
 
 
@@ -57,6 +63,10 @@ def capture(config: dict[str, Any], context_length: int | None = None) -> Captur
     captured.tables = {name: _rows(table, length) for name, table in swapper.tables.items()}
     add_step_inputs(captured)
     run_passes(captured)
+    graph.graph.outputs[0].name = "logits"
+    captured.dimensions = msgspec.structs.replace(
+        captured.dimensions, linear_parameters=_linear_parameters(captured)
+    )
     _check_complete(captured)
     return captured
 
@@ -112,9 +122,10 @@ def _name_weights(captured: CapturedModel, names: dict[str, str], swapper: Swapp
                 ir.convenience.replace_all_uses_with(use.node.outputs[0], turned)
 
 
-def _rows(table: Any, length: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _rows(table: Callable[[torch.Tensor], torch.Tensor], length: int) -> NDArray[np.float32]:
     with torch.device("cpu"):
-        return table(torch.arange(length)).to(torch.float32).numpy()
+        rows: NDArray[np.float32] = table(torch.arange(length)).to(torch.float32).numpy()
+    return rows
 
 
 def _dimensions(model: PreTrainedModel, graph: ir.Model, length: int) -> Dimensions:
@@ -134,6 +145,17 @@ def _dimensions(model: PreTrainedModel, graph: ir.Model, length: int) -> Dimensi
         head_dim=widest.attributes["head_dim"].as_int(),
         context_length=length,
         parameters=sum(value.numel() for value in model.parameters()),
+    )
+
+
+def _linear_parameters(captured: CapturedModel) -> int:
+    """Weights of the linears inside the layers; the head, which comes after the choice of rows, is none."""
+    linears = [node for node in captured.graph if node.op_type == "Linear" and node.domain == DOMAIN]
+    sizes = [captured.weight_of(node.inputs[1]) for node in linears]
+    return sum(
+        math.prod(source.shape)
+        for node, source in zip(linears, sizes, strict=True)
+        if source is not None and (dims(node.outputs[0]) or ())[0] != "S"
     )
 
 

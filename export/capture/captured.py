@@ -8,6 +8,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from export.capture.parameters import TensorReader, checked_reader
+from export.checkpoint.base import Checkpoint
 from export.sources import Constant
 from export.tensors import RowSource
 from rtcore.manifest import CacheGroup, Dimensions
@@ -39,8 +41,8 @@ class CapturedModel:
     model: nodes of ai.ortolan and of plain ONNX; its inputs are those of a step, then the cache tensors. Its
     weight initialisers have a type and a shape but no content: weights holds an expression for each, by name,
     over unbound parameters. shapes: every parameter of the model by name; aliases: the names of tied
-    parameters by the one that expressions use. constants: the arrays that expressions name by digest. tables: rotary
-    tables [context, rotary_dims], cos | sin, by name.
+    parameters by the one that expressions use. constants: the arrays that expressions name by digest.
+    tables: rotary tables [context, rotary_dims], cos | sin, by name.
     """
 
     model: ir.Model
@@ -57,6 +59,10 @@ class CapturedModel:
     @property
     def graph(self) -> ir.Graph:
         return self.model.graph
+
+    def reader(self, checkpoint: Checkpoint) -> TensorReader:
+        """Opens a checkpoint's tensors by this model's parameter names, checking their shapes."""
+        return checked_reader(checkpoint.tensor, checkpoint.names(), self.shapes, self.aliases)
 
     def weight_of(self, value: ir.Value | None) -> RowSource | None:
         """The expression of a graph value, if it is a weight."""

@@ -61,7 +61,8 @@ class Swapper:
 
         def angles(positions: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
             with torch.no_grad(), torch.device("cpu"):
-                return type(module).forward(real, torch.zeros(1, dtype=torch.float32), positions[None], *arguments)
+                cos, sin = type(module).forward(real, torch.zeros(1), positions[None], *arguments)
+            return cos, sin
 
         def forward(
             self_: nn.Module, x: torch.Tensor, position_ids: torch.Tensor, *arguments: Any, **named: Any
@@ -70,7 +71,8 @@ class Swapper:
             name = ".".join(("rope", path, *map(str, arguments)))
             self.tables[name] = lambda positions: half_tables(*angles(positions, *arguments))
             dims = angles(torch.arange(1), *arguments)[0].shape[2]
-            return operators.rope_lookup(position_ids, name, dims)
+            cos, sin = operators.rope_lookup(position_ids, name, dims)
+            return cos, sin
 
         _replace(module, forward)
         self._angles = angles

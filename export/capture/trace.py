@@ -27,7 +27,7 @@ OPSET = 23
 _ROOT = "causal"
 
 
-class _Step(nn.Module):
+class _Step(nn.Module):  # type: ignore[misc]
     """The model as a step calls it: token-packed, one row of T tokens, S rows through the head."""
 
     def __init__(self, model: PreTrainedModel) -> None:

@@ -37,7 +37,7 @@ class DropBatch(Pass):
             node.op_type,
             inputs,
             [(dims(output) or ())[1:] for output in node.outputs],
-            attributes,  # type: ignore[arg-type]
+            attributes,
             node.domain,
             [output.dtype or ir.DataType.FLOAT for output in node.outputs],
         )
@@ -60,13 +60,13 @@ def _movable(node: ir.Node, inputs: list[ir.Value | None]) -> bool:
         return True
     if node.op_type in _BINARY:
         return all(
-            new is not old or (value_rank := len(dims(old) or ())) == 0 or value_rank < rank
+            new is not old or ((shape := dims(old)) is not None and len(shape) < rank)
             for new, old in zip(inputs, node.inputs, strict=True)
         )
     if node.op_type == "LayerNormalization":
         return node.attributes["axis"].as_int() in (-1, rank - 1)
     if node.op_type == "Split":
-        return node.attributes["axis"].as_int() % rank > 0
+        return bool(node.attributes["axis"].as_int() % rank > 0)
     return node.op_type == "Gather" and inputs[0] is node.inputs[0] and _axis(node) == 0
 
 

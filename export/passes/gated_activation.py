@@ -65,6 +65,4 @@ def _swap_halves(captured: CapturedModel, split: ir.Node) -> ir.Value | None:
         rows = source.shape[0]
         halves = [RowSlice(source, rows // 2, rows), RowSlice(source, 0, rows // 2)]
         swapped.append(captured.add_weight(f"{value.name}.swapped", Concat(halves)))
-    return add_ortolan(
-        captured, linear, "Linear", [linear.inputs[0], *swapped], [dims(linear.outputs[0]) or ()]
-    )[0]
+    return add_ortolan(captured, linear, "Linear", [linear.inputs[0], *swapped], [dims(linear.outputs[0]) or ()])[0]

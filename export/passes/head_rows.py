@@ -30,7 +30,7 @@ class SelectHeadRows(Pass):
             return 0
         if any(tuple(turn.attributes["perm"].as_ints()) != (1, 0, 2) for turn in (before, after)):
             return 0
-        hidden = squeezed(captured, after, before.inputs[0])  # type: ignore[arg-type]
+        hidden = squeezed(captured, after, before.inputs[0])
         shape = dims(after.outputs[0]) or ()
         (chosen,) = add_node(captured, after, "Gather", [hidden, index.inputs[0]], [shape[1:]], {"axis": 0})
         replace(after.outputs[0], unsqueezed(captured, after, chosen))

@@ -29,7 +29,7 @@ class MergeLinears(Pass):
 
     @staticmethod
     def _merge(captured: CapturedModel, nodes: list[ir.Node]) -> None:
-        names = [str(node.inputs[1].name).removesuffix(".weight").rpartition(".")[2] for node in nodes]  # type: ignore[union-attr]
+        names = [str(node.inputs[1].name).removesuffix(".weight").rpartition(".")[2] for node in nodes]
         name = f"{_module(nodes[0])}.{'+'.join(names)}"
         weights = [_weight(captured, node, 1) for node in nodes]
         weight = captured.add_weight(f"{name}.weight", Concat(weights))
@@ -59,7 +59,7 @@ class MergeLinears(Pass):
 
 def _module(node: ir.Node) -> str:
     """Path of the module that holds a linear: "model.layers.0.self_attn" for its q_proj."""
-    return str(node.inputs[1].name).removesuffix(".weight").rpartition(".")[0]  # type: ignore[union-attr]
+    return str(node.inputs[1].name).removesuffix(".weight").rpartition(".")[0]
 
 
 def _weight(captured: CapturedModel, node: ir.Node, index: int) -> RowSource:

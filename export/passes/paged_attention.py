@@ -52,7 +52,7 @@ def _fuse(captured: CapturedModel, node: ir.Node, cache: LayerCache) -> None:
     table = None
     if rotary is not None and k is rotary.outputs[1] and q is rotary.outputs[0]:
         q, k, table = rotary.inputs[0], rotary.inputs[1], _table(captured, rotary)
-        attributes["rotary_dims"] = ir.AttrInt64("rotary_dims", int(table.shape[1]))  # type: ignore[index]
+        attributes["rotary_dims"] = ir.AttrInt64("rotary_dims", int(table.shape[1]))
         attributes["interleaved"] = rotary.attributes["interleaved"]
     query, key = _heads(captured, node, q, True), _heads(captured, node, k, True)
     if query.epsilon != key.epsilon and None not in (query.epsilon, key.epsilon):

@@ -53,9 +53,7 @@ class UnpackHeads(Pass):
             captured.add_weight(f"{name}.by_kind", Regrouped(source, 1, heads, 3, head_dim))
             moved.append(captured.graph.initializers[f"{name}.by_kind"])
         lead = shape[:2]
-        (packed,) = add_ortolan(
-            captured, linear, "Linear", [linear.inputs[0], *moved], [(*lead, heads * width)]
-        )
+        (packed,) = add_ortolan(captured, linear, "Linear", [linear.inputs[0], *moved], [(*lead, heads * width)])
         size = heads * head_dim
         parts = add_node(
             captured,

@@ -1,0 +1,46 @@
+"""The interface of a lowering and what it yields."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from export.capture.captured import CapturedModel
+from export.capture.parameters import TensorReader
+from export.recipe import Recipe
+from export.tensors import StoredTensor
+from rtcore.manifest import CacheGroup, CacheTensor
+
+
+@dataclass
+class LoweredModel:
+    """One precision for one target.
+
+    step: the graph that an executor runs; its initialisers named in tensors have type and shape, but their
+    content is still to be written. recipe: what a manifest records of it. linear_bytes: weights that one
+    decode step reads.
+    """
+
+    step: ir.Model
+    tensors: dict[str, StoredTensor]
+    cache_groups: tuple[CacheGroup, ...]
+    cache_tensors: tuple[CacheTensor, ...]
+    recipe: dict[str, Any]
+    linear_bytes: int = 0
+
+
+class Lowering(ABC):
+    """Writes a target's graphs from a captured model."""
+
+    target: str
+
+    @abstractmethod
+    def lower(self, captured: CapturedModel, recipe: Recipe, tensor: TensorReader) -> LoweredModel:
+        """The step graph and its tensors; `captured` is left as it is.
+
+        tensor: opens a checkpoint tensor by parameter name. Raises CheckpointError for one that is absent or of
+        another shape.
+        """
