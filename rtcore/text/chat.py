@@ -37,10 +37,13 @@ class ChatTemplate:
             except jinja2.TemplateSyntaxError as error:
                 self._unusable = f"Its chat template is wrong in line {error.lineno}: {error.message}"
 
-    @property
-    def usable(self) -> bool:
-        """Whether there is a template that compiles."""
-        return self._template is not None
+    def require(self) -> jinja2.Template:
+        """The template. Raises InvalidRequest where there is none that compiles."""
+        if self._template is None:
+            raise InvalidRequest(
+                "This model cannot chat.", why=self._unusable, remedy=_USE_COMPLETIONS, param="messages"
+            )
+        return self._template
 
     def render(
         self,
@@ -56,10 +59,7 @@ class ChatTemplate:
         Each message has a role and content, which is text or a list of text parts; parts are joined by line
         breaks. Raises InvalidRequest where there is no template, a message is wrong, or the template refuses.
         """
-        if self._template is None:
-            raise InvalidRequest(
-                "This model cannot chat.", why=self._unusable, remedy=_USE_COMPLETIONS, param="messages"
-            )
+        template = self.require()
         if not messages:
             raise InvalidRequest("There are no messages.", remedy="Send at least one message.", param="messages")
         names = {
@@ -71,7 +71,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return self._sandbox.render(self._template, names)
+            return self._sandbox.render(template, names)
         # Whatever a template does, from raise_exception to adding None to a string, it is this request's failure.
         except Exception as error:
             raise InvalidRequest(
