@@ -45,10 +45,12 @@ class ConstantPlace(msgspec.Struct, frozen=True):
 
 
 class Skeleton(msgspec.Struct, frozen=True):
-    """All that filling needs: shards, the parameters' shapes, the constants by digest, the model's config."""
+    """All that filling needs: shards, the parameters' shapes, the names of tied ones by the one that recipes
+    use, the constants by digest, the model's config."""
 
     shards: list[ShardToFill]
-    parameters: dict[str, list[int]]
+    parameters: dict[str, tuple[int, ...]]
+    aliases: dict[str, tuple[str, ...]]
     constants: dict[str, ConstantPlace]
     config: dict[str, Any]
 
@@ -56,6 +58,7 @@ class Skeleton(msgspec.Struct, frozen=True):
 def describe(
     shards: list[ShardPlan],
     parameters: Mapping[str, tuple[int, ...]],
+    aliases: Mapping[str, tuple[str, ...]],
     constants: Mapping[str, NDArray[np.float32]],
     config: dict[str, Any],
 ) -> tuple[bytes, bytes]:
@@ -70,8 +73,8 @@ def describe(
         )
         for shard in shards
     ]
-    shapes = {name: list(shape) for name, shape in parameters.items()}
-    return msgspec.json.encode(Skeleton(to_fill, shapes, places, config)), bytes(blob)
+    skeleton = Skeleton(to_fill, dict(parameters), dict(aliases), places, config)
+    return msgspec.json.encode(skeleton), bytes(blob)
 
 
 def read_skeleton(folder: Path) -> tuple[Skeleton, NDArray[np.float32]]:

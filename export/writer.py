@@ -79,11 +79,12 @@ class BundleWriter:
     def write_skeleton(
         self,
         parameters: Mapping[str, tuple[int, ...]],
+        aliases: Mapping[str, tuple[str, ...]],
         constants: Mapping[str, NDArray[np.float32]],
         config: dict[str, Any],
     ) -> None:
         """Write how the placed tensors are made, instead of their data."""
-        description, blob = describe(self._plan.shards, parameters, constants, config)
+        description, blob = describe(self._plan.shards, parameters, aliases, constants, config)
         self.write(SKELETON_FILE, description)
         self.write(CONSTANTS_FILE, blob)
 

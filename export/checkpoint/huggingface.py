@@ -88,21 +88,13 @@ class HuggingFaceCheckpoint(Checkpoint):
         return self._where.keys()
 
     def tensor(self, name: str) -> RowSource:
-        stored = self._stored_name(name)
-        return ShardTensor(self._shards[self._where[stored]], stored, name)
-
-    def _stored_name(self, name: str) -> str:
-        """The name in the files: checkpoints of a bare base model lack the first part (transformer., model.)."""
-        if name in self._where:
-            return name
-        shorter = name.partition(".")[2]
-        if shorter in self._where:
-            return shorter
-        raise CheckpointError(
-            f"The checkpoint {self.folder} has no tensor {name!r}.",
-            why="Its configuration asks for it.",
-            remedy="Check that config.json and the weights belong together, and that no shard is missing.",
-        )
+        if name not in self._where:
+            raise CheckpointError(
+                f"The checkpoint {self.folder} has no tensor {name!r}.",
+                why="Its configuration asks for it.",
+                remedy="Check that config.json and the weights belong together, and that no shard is missing.",
+            )
+        return ShardTensor(self._shards[self._where[name]], name)
 
     def write_tokenizer(self, folder: Path) -> None:
         copy_tokenizer(self.folder, folder)

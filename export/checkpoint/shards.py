@@ -156,15 +156,14 @@ class Shard:
 class ShardTensor(RowSource):
     """One tensor of a shard, read in rows when asked. A scalar is seen as one row."""
 
-    def __init__(self, shard: Shard, stored_name: str, name: str) -> None:
+    def __init__(self, shard: Shard, name: str) -> None:
         self._shard = shard
-        self._stored_name = stored_name
         self.name = name
-        self.shape = shard.entries[stored_name].shape or (1,)
+        self.shape = shard.entries[name].shape or (1,)
         self.key = f"tensor:{name}"
 
     def rows(self, start: int, stop: int) -> NDArray[np.float32]:
-        return self._shard.read(self._stored_name, start, stop)
+        return self._shard.read(self.name, start, stop)
 
     def recipe(self) -> dict[str, Any]:
         return {"op": "tensor", "name": self.name}

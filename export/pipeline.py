@@ -1,0 +1,226 @@
+"""The way from a checkpoint to a bundle: open, capture, lower each precision, write, verify, publish."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from export.checkpoint.base import Checkpoint
+from export.checkpoint.huggingface import refuse_quantised
+from export.checkpoint.open import open_checkpoint, open_config, open_random, seed_of
+from export.progress import Reporter
+from export.recipe import Recipe, recipe_for
+from export.text_info import text_info
+from export.writer import BundleWriter, graph_bytes
+from models.registry import family_of
+from ops.errors import ConfigError
+from rtcore.golden import encode
+from rtcore.manifest import GOLDEN_FILE, TOKENIZER_FOLDER, Manifest, Source, Variant
+
+if TYPE_CHECKING:
+    from export.capture import CapturedModel
+    from export.lowering import LoweredModel
+
+TARGET = "cpu"
+LAYOUT = "plain"
+TOOLS = ("ortolan", "torch", "transformers", "onnx", "onnx-ir", "onnxscript", "optimum", "gguf", "numpy")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to export and how.
+
+    weights: ``random:SEED``, or None for those of the checkpoint. context_length: None for the model's own.
+    cache_dtype: None for what each precision's recipe says. default_precision: None for int8 if it is exported,
+    else the first.
+    """
+
+    source: Path
+    output: Path
+    precisions: tuple[str, ...] = ("int8",)
+    group: int = 32
+    symmetric: bool = True
+    sensitive: tuple[str, ...] = ()
+    cache_dtype: str | None = None
+    name: str | None = None
+    context_length: int | None = None
+    weights: str | None = None
+    skeleton: bool = False
+    verify: bool = False
+    default_precision: str | None = None
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        if len(set(self.precisions)) != len(self.precisions) or not self.precisions:
+            raise ConfigError("Each precision is named once, and one at least.", param="--precision")
+        if self.default_precision is not None and self.default_precision not in self.precisions:
+            raise ConfigError(
+                f"The default precision {self.default_precision!r} is not among those exported.",
+                remedy=f"Choose from {', '.join(self.precisions)}.",
+                param="--default-precision",
+            )
+        if self.skeleton and (self.verify or self.weights):
+            raise ConfigError(
+                "A skeleton has no weights, so --skeleton goes with neither --verify nor --weights.",
+                remedy="Pass --weights to `ortolan fill` instead.",
+                param="--skeleton",
+            )
+        if self.weights is not None:
+            seed_of(self.weights)
+
+    def recipes(self) -> list[Recipe]:
+        """The recipe of each precision. Raises ConfigError for an unknown precision or group."""
+        recipes = [
+            recipe_for(precision, group=self.group, symmetric=self.symmetric, sensitive=self.sensitive)
+            for precision in self.precisions
+        ]
+        if self.cache_dtype is None:
+            return recipes
+        return [dataclasses.replace(recipe, cache_dtype=self.cache_dtype) for recipe in recipes]
+
+    @property
+    def chosen_default(self) -> str:
+        return self.default_precision or ("int8" if "int8" in self.precisions else self.precisions[0])
+
+
+def export_bundle(options: ExportOptions, report: Reporter) -> Manifest:
+    """Write the bundle. Raises CheckpointError, UnsupportedModel, ConfigError or OutOfDisk, leaving nothing."""
+    recipes = options.recipes()
+    with BundleWriter(options.output, options.replace) as writer:
+        checkpoint, config, folder = _open(options)
+        family_of(config)
+        report.stage(f"Capturing {config['model_type']} from {options.source}")
+        captured = _capture(config, options)
+        if checkpoint is None:
+            checkpoint = open_random(options.weights or "random:0", config, captured.shapes, folder)
+        lowered = [_lower(captured, recipe, checkpoint) for recipe in recipes]
+        variants = _write_model(writer, captured, lowered, recipes, config, options, report)
+        tokenizer = writer.folder / TOKENIZER_FOLDER
+        checkpoint.write_tokenizer(tokenizer)
+        text = text_info(tokenizer, config, family_of(config))
+        writer.adopt(TOKENIZER_FOLDER)
+        manifest = Manifest(
+            name=options.name or _model_name(options.source),
+            family=captured.family,
+            version="",
+            source=_source(checkpoint, options),
+            dimensions=captured.dimensions,
+            variants=tuple(variants),
+            default_precision=options.chosen_default,
+            text=text,
+            files=(),
+            golden=options.verify,
+            golden_absent_because=_no_golden(options),
+            skeleton=options.skeleton,
+            tools=tool_versions(),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        if options.verify:
+            report.stage("Comparing with transformers")
+            _write_golden(writer, captured, lowered, checkpoint, config, manifest)
+        return writer.finish(manifest)
+
+
+def _open(options: ExportOptions) -> tuple[Checkpoint | None, dict[str, Any], Path | None]:
+    """The checkpoint (None where its weights are not asked for), its config, and the folder of its tokenizer."""
+    if options.weights is None and not options.skeleton:
+        checkpoint = open_checkpoint(options.source)
+        return checkpoint, checkpoint.config, None
+    config, folder = open_config(options.source)
+    refuse_quantised(config)
+    return None, config, folder
+
+
+def _capture(config: dict[str, Any], options: ExportOptions) -> CapturedModel:
+    from export.capture import capture
+
+    return capture(config, options.context_length)
+
+
+def _lower(captured: CapturedModel, recipe: Recipe, checkpoint: Checkpoint) -> LoweredModel:
+    from export.lowering import lower
+
+    return lower(captured, recipe, captured.reader(checkpoint), TARGET)
+
+
+def _write_model(
+    writer: BundleWriter,
+    captured: CapturedModel,
+    lowered: list[LoweredModel],
+    recipes: list[Recipe],
+    config: dict[str, Any],
+    options: ExportOptions,
+    report: Reporter,
+) -> list[Variant]:
+    """Weights (or their description) and graphs of every precision."""
+    places = [
+        writer.place(f"weights/{recipe.precision}/{LAYOUT}", model.tensors)
+        for recipe, model in zip(recipes, lowered, strict=True)
+    ]
+    if options.skeleton:
+        writer.write_skeleton(captured.shapes, captured.aliases, captured.constants, config)
+    else:
+        with report.writing(f"Writing {', '.join(options.precisions)}", writer.weight_bytes) as progress:
+            writer.write_weights(progress)
+    variants = []
+    for recipe, model, where in zip(recipes, lowered, places, strict=True):
+        path = f"graphs/{recipe.precision}.{TARGET}.step.onnx"
+        writer.write(path, graph_bytes(model.step, where))
+        variants.append(
+            Variant(
+                precision=recipe.precision,
+                target=TARGET,
+                step=path,
+                weights=tuple(sorted({place.path for place in where.values()})),
+                cache_groups=model.cache_groups,
+                cache_tensors=model.cache_tensors,
+                recipe=model.recipe,
+                linear_bytes=model.linear_bytes,
+            )
+        )
+    return variants
+
+
+def _write_golden(
+    writer: BundleWriter,
+    captured: CapturedModel,
+    lowered: list[LoweredModel],
+    checkpoint: Checkpoint,
+    config: dict[str, Any],
+    manifest: Manifest,
+) -> None:
+    from export.verify import golden
+
+    writer.write(GOLDEN_FILE, encode(golden(captured, lowered, checkpoint, config, manifest)))
+
+
+def _source(checkpoint: Checkpoint, options: ExportOptions) -> Source:
+    """Where the weights come from; a skeleton does not know yet."""
+    if options.skeleton:
+        return Source("huggingface", "", "")
+    return Source(checkpoint.kind, checkpoint.name, checkpoint.sha256())
+
+
+def _no_golden(options: ExportOptions) -> str:
+    if options.verify:
+        return ""
+    return "The bundle is a skeleton." if options.skeleton else "The export ran without --verify."
+
+
+def _model_name(source: Path) -> str:
+    return source.resolve().name.removesuffix(".gguf")
+
+
+def tool_versions() -> dict[str, str]:
+    """The versions of what made a bundle, as far as it is installed."""
+    found = {}
+    for name in TOOLS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
