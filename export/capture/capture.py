@@ -17,12 +17,12 @@ from transformers import PreTrainedModel
 
 from export.capture import buffers
 from export.capture.captured import CapturedModel
-from export.capture.parameters import Parameter
 from export.capture.quiet import quiet
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.capture.step_inputs import add_step_inputs
 from export.capture.swap import Swapper
 from export.capture.trace import meta_model, trace
+from export.parameters import Parameter
 from export.passes import run_passes
 from export.passes.base import dims
 from export.sources import Affine, Transposed

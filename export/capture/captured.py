@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from export.capture.parameters import TensorReader, checked_reader
 from export.checkpoint.base import Checkpoint
+from export.parameters import TensorReader, checked_reader
 from export.sources import Constant
 from export.tensors import RowSource
 from rtcore.manifest import CacheGroup, Dimensions

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from export.capture.captured import CapturedModel
-from export.capture.parameters import TensorReader
 from export.lowering.base import LoweredModel, Lowering
 from export.lowering.cpu import CpuLowering
+from export.parameters import TensorReader
 from export.recipe import Recipe
 from ops.errors import ConfigError
 

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from export.capture.captured import CapturedModel
-from export.capture.parameters import TensorReader
+from export.parameters import TensorReader
 from export.recipe import Recipe
 from export.tensors import StoredTensor
 from rtcore.manifest import CacheGroup, CacheTensor

@@ -13,10 +13,10 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from export.capture.captured import CapturedModel
-from export.capture.parameters import TensorReader
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.lowering.base import LoweredModel, Lowering
 from export.lowering.weights import WeightStore
+from export.parameters import TensorReader
 from export.recipe import Recipe, Role, WeightFormat
 from ops.schema import DOMAIN, VERSION
 from rtcore.manifest import CacheTensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from export.capture.captured import CapturedModel
-from export.capture.parameters import TensorReader, bind
+from export.parameters import TensorReader, bind
 from export.quantise import QuantisedWeight
 from export.recipe import WeightFormat
 from export.stored import Plain
