@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Literal, Self
@@ -70,11 +71,11 @@ class Bundle:
         Raises BundleDamaged when the name or a symbolic link leads out of the bundle.
         """
         parts = PurePosixPath(relative).parts
-        plain = relative == "/".join(parts) and not {"..", "/"} & set(parts) and relative.isprintable()
+        plain = relative and relative == "/".join(parts) and not {"..", "/"} & set(parts) and relative.isprintable()
         if not plain or "\\" in relative or ":" in relative:
             raise _leaves(relative)
         path = self.path / relative
-        if not path.resolve().is_relative_to(self.path):
+        if not Path(os.path.realpath(path)).is_relative_to(self.path):
             raise _leaves(relative)
         return path
 
@@ -134,8 +135,11 @@ class Bundle:
 def _existing_directory(path: Path) -> Path:
     """`path` resolved, or NotABundle with a hint about what lies there."""
     remedy = "Give the directory that `ortolan export` wrote."
-    if not path.exists():
-        raise NotABundle(f"{path} does not exist.", remedy=remedy)
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        why = "" if isinstance(error, FileNotFoundError) else f"{getattr(error, 'strerror', None) or error}."
+        raise NotABundle(f"{path} does not exist or cannot be read.", why=why, remedy=remedy) from error
     if not path.is_dir():
         if path.name == MANIFEST_FILE:
             remedy = f"Give the directory that it lies in: {path.parent}"
@@ -146,7 +150,7 @@ def _existing_directory(path: Path) -> Path:
         if (path / "config.json").is_file():
             remedy = f"It looks like a checkpoint: make a bundle of it with `ortolan export {path} DIRECTORY`."
         raise NotABundle(f"{path} is not a bundle.", why=f"It has no {MANIFEST_FILE}.", remedy=remedy)
-    return path.resolve()
+    return Path(os.path.realpath(path))
 
 
 def _read_manifest(file: Path, shown: Path) -> Manifest:

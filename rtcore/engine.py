@@ -51,6 +51,13 @@ class Engine:
         self._blocks = BlockManager(executor.num_blocks, executor.block_size)
         model_context = manifest.dimensions.context_length
         self.context_length = min(model_context, self._blocks.capacity)
+        if self.context_length < model_context:
+            logger.warning(
+                "The KV cache holds %d tokens of one sequence, fewer than the model's context of %d: requests are "
+                "limited to that. More cache memory (cache_bytes) lifts the limit.",
+                self.context_length,
+                model_context,
+            )
         self._admission = Admission(
             vocab_size=self.vocab_size, context_length=model_context, cache_tokens=self._blocks.capacity
         )
