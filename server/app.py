@@ -5,27 +5,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
-import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from aiohttp import web
 
 from ops.errors import OrtolanError
 from server.endpoints import chat, completions, health, models
-from server.endpoints.body import LOGGED
 from server.errors import answer_to, error_response, http_error_response
+from server.record import RECORD, RequestRecord
 from server.service import SERVICE, Service
 
 logger = logging.getLogger("ortolan.server")
 
 REQUEST_ID = "x-request-id"
 _USABLE_ID = re.compile(r"[\w.:@/+=-]{1,128}", re.ASCII)
+KEEPALIVE_SECONDS = 75.0
+LAST_WRITES_SECONDS = 5.0
+"""Time for answers that are done to reach their clients when the server ends."""
 CLIENT_GONE = 499
 """The status that is logged, as nginx does, for a client that left before its answer."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def build_runner(service: Service) -> web.AppRunner:
+    """The application with the server's ways: a client that leaves ends its request, idle connections close."""
+    return web.AppRunner(
+        build_app(service),
+        handler_cancellation=True,
+        access_log=None,
+        keepalive_timeout=KEEPALIVE_SECONDS,
+        shutdown_timeout=LAST_WRITES_SECONDS,
+    )
 
 
 def build_app(service: Service) -> web.Application:
@@ -34,7 +45,7 @@ def build_app(service: Service) -> web.Application:
         middlewares=[_log_requests, _answer_errors], client_max_size=service.config.max_body_bytes
     )
     app[SERVICE] = service
-    app.on_response_prepare.append(_add_request_id)
+    app.on_response_prepare.append(_add_headers)
     app.router.add_post("/v1/chat/completions", chat.create_chat_completion)
     app.router.add_post("/v1/completions", completions.create_completion)
     app.router.add_get("/v1/models", models.list_models)
@@ -48,22 +59,19 @@ def build_app(service: Service) -> web.Application:
 async def _log_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Give each request an id, its client's if that is usable, and log one line when it has ended."""
     given = request.headers.get(REQUEST_ID, "")
-    request[REQUEST_ID] = given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
-    logged: dict[str, Any] = {}
-    request[LOGGED] = logged
-    began = time.perf_counter()
+    record = RequestRecord(given) if _USABLE_ID.fullmatch(given) else RequestRecord()
+    request[RECORD] = record
     status = CLIENT_GONE
     try:
         response = await handler(request)
         status = response.status
         return response
     except ConnectionError as error:
-        logged["error"] = str(error)
+        record.logged["error"] = str(error)
         raise
     finally:
-        level = logging.DEBUG if request.path in ("/health", "/ready") and status < 500 else logging.INFO
-        milliseconds = round((time.perf_counter() - began) * 1000, 1)
-        extra = {"request_id": request[REQUEST_ID], "status": status, "ms": milliseconds, **logged}
+        level = logging.DEBUG if request.path in ("/health", "/ready") else logging.INFO
+        extra = {"request_id": record.id, "status": status, "ms": record.milliseconds, **record.logged}
         logger.log(level, "%s %s", request.method, request.path, extra=extra)
 
 
@@ -73,9 +81,9 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except OrtolanError as error:
-        request[LOGGED]["error"] = str(error)
+        request[RECORD].logged["error"] = str(error)
         if answer_to(error).status == 500:
-            logger.error("request failed: %s", error, extra={"request_id": request[REQUEST_ID]})
+            logger.error("request failed: %s", error, extra={"request_id": request[RECORD].id})
         return error_response(error)
     except web.HTTPException as error:
         if error.status < 400:
@@ -84,9 +92,9 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception:
-        logger.exception("unforeseen error", extra={"request_id": request[REQUEST_ID]})
+        logger.exception("unforeseen error", extra={"request_id": request[RECORD].id})
         return http_error_response(
-            500, f"The server failed in a way that it does not know. Its log has request {request[REQUEST_ID]}."
+            500, f"The server failed in a way that it does not know. Its log has request {request[RECORD].id}."
         )
 
 
@@ -106,5 +114,8 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
     return response
 
 
-async def _add_request_id(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers[REQUEST_ID] = request.get(REQUEST_ID, "")
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    record = request.get(RECORD)
+    if record is not None:  # HTTP that cannot be parsed has none
+        response.headers[REQUEST_ID] = record.id
+    response.headers["Server"] = "ortolan"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 import sys
 from typing import Any
 
 import msgspec
 
+_WORD = re.compile(r"[^\s\"=]+")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -30,11 +32,17 @@ def _time(record: logging.LogRecord) -> str:
     return datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
 
 
+def _value(value: Any) -> str:
+    """A value of a text line, quoted where it would not read as one word."""
+    text = str(value)
+    return text if _WORD.fullmatch(text) else msgspec.json.encode(text).decode()
+
+
 class TextLines(logging.Formatter):
     """`time level logger message key=value ...`; control characters are escaped, so a record is one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        fields = "".join(f" {name}={_value(value)}" for name, value in _fields(record).items())
         line = f"{_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}{fields}"
         line = "".join(character if character.isprintable() else repr(character)[1:-1] for character in line)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

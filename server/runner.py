@@ -20,16 +20,12 @@ from rtcore.process.client import EngineProcess
 from rtcore.process.supervisor import Supervision
 from rtcore.text.frontend import TextFrontend
 from server import logs
-from server.app import build_app
+from server.app import build_runner
 from server.config import ServerConfig
 from server.listener import url_of
 from server.service import Service
 
 logger = logging.getLogger("ortolan.server")
-
-KEEPALIVE_SECONDS = 75.0
-LAST_WRITES_SECONDS = 5.0
-"""Time for answers that are done to reach their clients once the engine has ended."""
 
 
 class StopSignals:
@@ -77,13 +73,7 @@ async def _serve(config: ServerConfig, listener: socket.socket, child: EngineChi
     supervision = Supervision(load_timeout=config.load_timeout, hang_timeout=config.hang_timeout)
     engine = EngineProcess(bundle.path, config.engine(), supervision)
     service = Service(config, bundle.manifest, engine, frontend)
-    runner = web.AppRunner(
-        build_app(service),
-        handler_cancellation=True,  # a client that leaves ends its request
-        access_log=None,
-        keepalive_timeout=KEEPALIVE_SECONDS,
-        shutdown_timeout=LAST_WRITES_SECONDS,
-    )
+    runner = build_runner(service)
     starting = asyncio.create_task(engine.start(child))
     try:
         await runner.setup()

@@ -6,11 +6,10 @@ import asyncio
 
 from aiohttp import web
 
+from server.record import RECORD
 from server.service import SERVICE
 
 JSON = "application/json"
-LOGGED = "logged"
-"""Key under which a request keeps what its log line adds."""
 
 
 async def read_json_body(request: web.Request) -> bytes:
@@ -32,5 +31,5 @@ async def read_json_body(request: web.Request) -> bytes:
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"The body did not arrive within {config.body_timeout:g} s.") from None
     if config.log_prompts:
-        request[LOGGED]["body"] = body.decode(errors="replace")
+        request[RECORD].logged["body"] = body.decode(errors="replace")
     return body

@@ -10,10 +10,10 @@ import msgspec
 from aiohttp import web
 
 from ops.errors import OrtolanError
-from server.endpoints.body import LOGGED
 from server.errors import encode
 from server.generation import Choice, Generation
 from server.protocol.common import Usage
+from server.record import RECORD
 from server.service import SERVICE
 from server.streaming import EventStream
 
@@ -60,7 +60,7 @@ async def stream_events(request: web.Request, reply: Reply) -> web.StreamRespons
             await events.send(reply.usage())
         return await events.done()
     except OrtolanError as error:
-        request[LOGGED]["error"] = str(error)
+        request[RECORD].logged["error"] = str(error)
         return await events.fail(error)
     finally:
         note_usage(request, reply)
@@ -75,4 +75,4 @@ def json_response(request: web.Request, reply: Reply, whole: msgspec.Struct) -> 
 def note_usage(request: web.Request, reply: Reply) -> None:
     """Add the counts to the request's log line."""
     usage = reply.generation.usage()
-    request[LOGGED] |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    request[RECORD].logged |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}

@@ -186,9 +186,8 @@ def _text(message: ChatMessage) -> str:
     return "\n".join(part.text or "" for part in message.content or ())
 
 
-class AnswerMessage(msgspec.Struct, frozen=True):
+class AnswerMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):
     content: str
-    role: str = "assistant"
     refusal: None = None
 
 
@@ -200,14 +199,13 @@ class ChatChoice(msgspec.Struct, frozen=True):
     logprobs: None = None
 
 
-class ChatCompletion(msgspec.Struct, frozen=True):
+class ChatCompletion(msgspec.Struct, frozen=True, tag_field="object", tag="chat.completion"):
     id: str
     created: int
     model: str
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
-    object: str = "chat.completion"
 
 
 class MessageDelta(msgspec.Struct, frozen=True):
@@ -223,7 +221,7 @@ class ChunkChoice(msgspec.Struct, frozen=True):
     logprobs: None = None
 
 
-class ChatChunk(msgspec.Struct, frozen=True):
+class ChatChunk(msgspec.Struct, frozen=True, tag_field="object", tag="chat.completion.chunk"):
     """One event of a stream; `usage` is null in all but the last when it was asked for, else absent."""
 
     id: str
@@ -232,4 +230,3 @@ class ChatChunk(msgspec.Struct, frozen=True):
     system_fingerprint: str
     choices: list[ChunkChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
-    object: str = "chat.completion.chunk"

@@ -13,7 +13,7 @@ class Usage(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
-class ModelCard(msgspec.Struct, frozen=True):
+class ModelCard(msgspec.Struct, frozen=True, tag_field="object", tag="model"):
     """A served model; `max_model_len` is vLLM's name for the context length in tokens."""
 
     id: str
@@ -21,12 +21,10 @@ class ModelCard(msgspec.Struct, frozen=True):
     max_model_len: int
     root: str
     owned_by: str = "ortolan"
-    object: str = "model"
 
 
-class ModelList(msgspec.Struct, frozen=True):
+class ModelList(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
     data: list[ModelCard]
-    object: str = "list"
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):

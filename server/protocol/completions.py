@@ -84,7 +84,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     logprobs: None = None
 
 
-class Completion(msgspec.Struct, frozen=True):
+class Completion(msgspec.Struct, frozen=True, tag_field="object", tag="text_completion"):
     """The answer, and the shape of a stream's events, in which `usage` may be null or absent."""
 
     id: str
@@ -93,4 +93,3 @@ class Completion(msgspec.Struct, frozen=True):
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
-    object: str = "text_completion"
