@@ -114,7 +114,7 @@ def export_bundle(options: ExportOptions, report: Reporter) -> Manifest:
             text=text,
             files=(),
             golden=options.verify,
-            golden_absent_because=_no_golden(options),
+            golden_absent_because="" if options.verify else "It was exported without --verify.",
             skeleton=options.skeleton,
             tools=tool_versions(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -203,12 +203,6 @@ def _source(checkpoint: Checkpoint, options: ExportOptions) -> Source:
     if options.skeleton:
         return Source("huggingface", "", "")
     return Source(checkpoint.kind, checkpoint.name, checkpoint.sha256())
-
-
-def _no_golden(options: ExportOptions) -> str:
-    if options.verify:
-        return ""
-    return "The bundle is a skeleton." if options.skeleton else "The export ran without --verify."
 
 
 def _model_name(source: Path) -> str:
