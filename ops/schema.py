@@ -52,11 +52,12 @@ PAGED_ATTENTION = Schema(
         "Attention of packed queries over a paged cache, with RoPE, per-head q/k norm and the cache write "
         "inside. The order is: norm of q and k, RoPE, write of k and v to their slots in the cache's type, "
         "then attention to K and V as stored, also for this step's tokens. Without k and v, q holds q | k | v "
-        "side by side. A query at position p sees cache positions j with j <= p and, with a window W > 0, "
-        "j > p - W. The softmax has one more term exp(sink) per head where sinks are given."
+        "side by side. Query i of the n of a sequence of length L stands at cache position p = L - n + i and sees "
+        "cache positions j with j <= p and, with a window W > 0, j > p - W; blocks wholly before the window are "
+        "not read. The softmax has one more term exp(sink) per head where sinks are given."
     ),
     inputs=(
-        Input("q", "T", "[T, heads * head_dim], or [T, (heads + kv_heads) * head_dim + kv_heads * v_dim]", "queries"),
+        Input("q", "T", "[T, heads * head_dim], or q | k | v side by side without k and v", "queries"),
         Input("k", "T", "[T, kv_heads * head_dim]", "keys", optional=True),
         Input("v", "T", "[T, kv_heads * v_dim]", "values", optional=True),
         Input("k_cache", "C", "[blocks, block_size, kv_heads, head_dim]", "updated in place"),
@@ -67,7 +68,7 @@ PAGED_ATTENTION = Schema(
         Input("seq_lens", "I32", "[R]", "length of each sequence after this step; 0 is padding"),
         Input("positions", "I64", "[T]", "rows of the RoPE table"),
         Input("plan", "I32", "[6]", "decode rows, prefill rows, longest query, longest context, T, R"),
-        Input("rope_table", "float32", "[P, rotary_dims]", "cos in the first half, sin in the second", optional=True),
+        Input("rope_table", "float32", "[P, rotary_dims]", "cos in the first half, then sin", optional=True),
         Input("q_norm", "float32", "[head_dim]", "weight of the RMS norm of each query head", optional=True),
         Input("k_norm", "float32", "[head_dim]", "weight of the RMS norm of each key head", optional=True),
         Input("sinks", "float32", "[heads]", "attention sink logit of each head", optional=True),

@@ -59,20 +59,17 @@ def rotary(x: Floats, table: Floats, positions: Int64, interleaved: bool) -> Flo
     return turned
 
 
-def attend(q: Floats, k: Floats, v: Floats, at: int, attributes: AttentionAttributes, sink: Floats | None) -> Floats:
-    """One query q [heads, dim] at cache position `at` over k [n, kv_heads, dim], v [n, kv_heads, v_dim], n > at."""
-    start = max(0, at - attributes.window + 1) if attributes.window else 0
+def attend(q: Floats, k: Floats, v: Floats, attributes: AttentionAttributes, sinks: Floats | None) -> Floats:
+    """One query q [heads, dim] over the n keys that it sees: k [n, kv_heads, dim], v [n, kv_heads, v_dim]."""
     group = attributes.heads // attributes.kv_heads
-    keys = np.repeat(k[start : at + 1], group, axis=1)
-    values = np.repeat(v[start : at + 1], group, axis=1)
-    scores = np.einsum("hd,nhd->hn", q, keys) * attributes.scale
+    scores = np.einsum("hd,nhd->hn", q, np.repeat(k, group, axis=1)) * attributes.scale
     if attributes.softcap:
         scores = attributes.softcap * np.tanh(scores / attributes.softcap)
-    if sink is not None:
-        scores = np.concatenate([scores, sink[:, None].astype(scores.dtype)], axis=1)
+    if sinks is not None:
+        scores = np.concatenate([scores, sinks[:, None].astype(scores.dtype)], axis=1)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
-    return np.einsum("hn,nhd->hd", weights[:, : len(keys)], values)
+    return np.einsum("hn,nhd->hd", weights[:, : len(k)], np.repeat(v, group, axis=1))
 
 
 def paged_attention(
@@ -119,12 +116,11 @@ def paged_attention(
     block_size = k_cache.shape[1]
     for sequence, length in enumerate(batch.seq_lens):
         rows = range(batch.query_start[sequence], batch.query_start[sequence + 1])
-        at = np.arange(length)
-        slots = batch.block_tables[sequence, at // block_size] * block_size + at % block_size
-        # Slots before the window may hold anything, or lie in no block at all: they are read as block 0 and masked.
-        seen_keys = flat_keys[np.maximum(slots, 0)].astype(q.dtype)
-        seen_values = flat_values[np.maximum(slots, 0)].astype(q.dtype)
         for index, row in enumerate(rows):
             position = int(length) - len(rows) + index
-            out[row] = attend(queries[row], seen_keys, seen_values, position, attributes, sinks).reshape(-1)
+            start = max(0, position - attributes.window + 1) if attributes.window else 0
+            seen = np.arange(start, position + 1)
+            slots = batch.block_tables[sequence, seen // block_size] * block_size + seen % block_size
+            keys_seen, values_seen = flat_keys[slots].astype(q.dtype), flat_values[slots].astype(q.dtype)
+            out[row] = attend(queries[row], keys_seen, values_seen, attributes, sinks).reshape(-1)
     return out
