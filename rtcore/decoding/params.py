@@ -50,8 +50,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             raise _out_of_range("n", self.n, f"between 1 and {MAX_SEQUENCES}")
         if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 100):
             raise _out_of_range("temperature", self.temperature, "between 0 and 100")
-        if self.top_k < -1:
-            raise _out_of_range("top_k", self.top_k, "-1 or 0 (all tokens) or positive")
+        if not -1 <= self.top_k < 2**31:
+            raise _out_of_range("top_k", self.top_k, "-1 or 0 (all tokens) or a positive 32-bit integer")
         if not 0 < self.top_p <= 1:
             raise _out_of_range("top_p", self.top_p, "above 0 and at most 1")
         if self.seed is not None and not -(2**63) <= self.seed < 2**64:
