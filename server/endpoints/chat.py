@@ -31,8 +31,9 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     service.admit(chat.model)
     try:
         params = service.params(chat.sampling_fields(), chat.answer_limit)
-        prompt = await service.text_work(len(body), lambda: _prompt(service, chat))
-        generation = Generation(service, [prompt], params)
+        generation = await service.text_work(
+            len(body), lambda: Generation(service, [_prompt(service, chat)], params)
+        )
         reply = ChatReply(service, generation, include_usage=chat.include_usage)
         async with generation:
             if chat.stream:

@@ -21,8 +21,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     asked = await service.text_work(len(body), lambda: CompletionRequest.parse(body))
     service.admit(asked.model)
     params = service.params(asked.sampling_fields(), asked.answer_limit)
-    prompts = await service.text_work(len(body), lambda: _prompts(service, asked))
-    generation = Generation(service, prompts, params)
+    generation = await service.text_work(len(body), lambda: Generation(service, _prompts(service, asked), params))
     reply = CompletionReply(service, generation, include_usage=asked.include_usage)
     async with generation:
         if asked.stream:
