@@ -19,7 +19,8 @@ def activate(x: Floats, activation: Activation) -> Floats:
     if activation == "silu":
         # exp only of negative numbers, so that nothing overflows.
         decay = np.exp(-np.abs(x))
-        return x * np.where(x < 0, decay, 1.0) / (1.0 + decay)
+        sigmoid: Floats = np.where(x < 0, decay, 1.0) / (1.0 + decay)
+        return x * sigmoid
     if activation == "gelu":
         return 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)).astype(x.dtype))
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
