@@ -69,16 +69,18 @@ class BlockManager:
 
     def can_append(self, blocks: SequenceBlocks, length: int) -> bool:
         """Whether `blocks` can grow to `length` tokens."""
+        if length <= blocks.count * self.block_size:
+            return True
         needed = self.blocks_for(length) - blocks.count
-        return needed <= 0 or all(len(free) >= needed for free in self._free)
+        return all(len(free) >= needed for free in self._free)
 
     def append(self, blocks: SequenceBlocks, length: int) -> None:
         """Grow `blocks` to `length` tokens; nothing happens when they hold as many already.
 
         Raises ResourceError when the free blocks do not suffice.
         """
-        needed = self.blocks_for(length) - blocks.count
-        if needed > 0:
+        if length > blocks.count * self.block_size:
+            needed = self.blocks_for(length) - blocks.count
             if not self.can_append(blocks, length):
                 raise ResourceError(f"{needed} cache blocks are needed, {min(self.free_blocks)} are free.")
             end = blocks.count + needed
@@ -90,7 +92,8 @@ class BlockManager:
                     blocks.tables[group] = _grown(blocks.tables[group], end)
                 blocks.tables[group][blocks.count : end] = taken
             blocks.count = end
-        blocks.length = max(blocks.length, length)
+        if length > blocks.length:
+            blocks.length = length
 
     def truncate(self, blocks: SequenceBlocks, length: int) -> None:
         """Shrink `blocks` to `length` tokens and give back what lies beyond; the inverse of append."""

@@ -30,6 +30,7 @@ class BatchBuilder:
         self._tables = [np.zeros(max_sequences * max_blocks, np.int32) for _ in range(groups)]
         self._slots = [np.zeros(max_tokens, np.int32) for _ in range(groups)]
         self._plan = np.zeros(6, np.int32)
+        self._rows = np.arange(max_sequences)
 
     def build(self, works: list[Work]) -> StepInputs:
         """The inputs of a step, for works that start with those of one token each.
@@ -38,26 +39,34 @@ class BatchBuilder:
         that the head never runs on nothing.
         """
         rows = len(works)
+        starts = [0]
+        lengths: list[int] = []
         logit_rows: list[int] = []
-        token = longest_query = longest_context = decode_rows = 0
-        for row, work in enumerate(works):
-            sequence = work.sequence
+        single: list[int] = []
+        token = longest_query = 0
+        for work in works:
+            sequence, tokens = work.sequence, work.tokens
             begin = sequence.computed
-            end = begin + work.tokens
-            if work.tokens == 1:
-                decode_rows += 1
-                self._input_ids[token] = sequence.tokens[begin]
-                self._positions[token] = begin
+            end = begin + tokens
+            if tokens == 1:
+                single.append(sequence.tokens.item(begin))
             else:
-                self._input_ids[token : token + work.tokens] = sequence.tokens[begin:end]
-                self._positions[token : token + work.tokens] = np.arange(begin, end)
-            token += work.tokens
-            self._query_start[row + 1] = token
-            self._seq_lens[row] = end
-            longest_query = max(longest_query, work.tokens)
-            longest_context = max(longest_context, end)
+                self._input_ids[token : token + tokens] = sequence.tokens[begin:end]
+                self._positions[token : token + tokens] = np.arange(begin, end)
+                longest_query = max(longest_query, tokens)
+            token += tokens
+            starts.append(token)
+            lengths.append(end)
             if end == sequence.length:
                 logit_rows.append(token - 1)
+        decode_rows = len(single)
+        longest_query = longest_query or 1
+        longest_context = max(lengths)
+        self._query_start[: rows + 1] = starts
+        self._seq_lens[:rows] = lengths
+        self._input_ids[:decode_rows] = single
+        self._positions[:decode_rows] = self._seq_lens[:decode_rows]
+        self._positions[:decode_rows] -= 1
         positions = self._positions[:token]
         query_start = self._query_start[: rows + 1]
         tables = [self._table(group, works, longest_context) for group in range(len(self._tables))]
@@ -95,7 +104,7 @@ class BatchBuilder:
     def _slot_mapping(self, tables: list[Int32], query_start: Int32, tokens: int, rows: int) -> list[Int32]:
         """For each group the slot int32 [T] of every token: its block times the block size plus its offset."""
         positions = self._positions[:tokens]
-        row_of = np.arange(rows) if tokens == rows else np.repeat(np.arange(rows), np.diff(query_start))
+        row_of = self._rows[:rows] if tokens == rows else np.repeat(self._rows[:rows], np.diff(query_start))
         index, offset = np.divmod(positions, self._block_size)
         mapping = []
         for group, table in enumerate(tables):
