@@ -13,7 +13,7 @@ from rtcore.request import EngineFailure, EngineRequest, TokenDelta
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """Both sockets refuse larger messages. A prompt of a million tokens takes about 5 MB."""
 
-LOAD_ENGINE = "rtcore.process.worker:load_engine"
+LOAD_ENGINE = "rtcore.loading:load_engine"
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
