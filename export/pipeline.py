@@ -103,6 +103,7 @@ def export_bundle(options: ExportOptions, report: Reporter) -> Manifest:
         checkpoint.write_tokenizer(tokenizer)
         text = text_info(tokenizer, config, family_of(config))
         writer.adopt(TOKENIZER_FOLDER)
+        absent = _golden_obstacle(captured, lowered, options)
         manifest = Manifest(
             name=options.name or _model_name(options.source),
             family=captured.family,
@@ -113,15 +114,16 @@ def export_bundle(options: ExportOptions, report: Reporter) -> Manifest:
             default_precision=options.chosen_default,
             text=text,
             files=(),
-            golden=options.verify,
-            golden_absent_because="" if options.verify else "It was exported without --verify.",
+            golden=not absent,
+            golden_absent_because=absent,
             skeleton=options.skeleton,
             tools=tool_versions(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        if options.verify:
-            report.stage("Comparing with transformers")
-            _write_golden(writer, captured, lowered, checkpoint, config, manifest)
+        if options.verify and absent:
+            report.stage(f"No reference run: {absent}")
+        elif options.verify:
+            _write_golden(writer, captured, lowered, checkpoint, config, report)
         return writer.finish(manifest)
 
 
@@ -191,11 +193,21 @@ def _write_golden(
     lowered: list[LoweredModel],
     checkpoint: Checkpoint,
     config: dict[str, Any],
-    manifest: Manifest,
+    report: Reporter,
 ) -> None:
     from export.verify import golden
 
-    writer.write(GOLDEN_FILE, encode(golden(captured, lowered, checkpoint, config, manifest)))
+    tokenizer = writer.folder / TOKENIZER_FOLDER
+    writer.write(GOLDEN_FILE, encode(golden(captured, lowered, checkpoint, config, tokenizer, report.stage)))
+
+
+def _golden_obstacle(captured: CapturedModel, lowered: list[LoweredModel], options: ExportOptions) -> str:
+    """Why the bundle gets no golden record; empty if it gets one."""
+    if not options.verify:
+        return "It was exported without --verify."
+    from export.verify import obstacle
+
+    return obstacle(captured, lowered)
 
 
 def _source(checkpoint: Checkpoint, options: ExportOptions) -> Source:

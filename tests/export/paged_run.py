@@ -37,7 +37,9 @@ class PagedRun:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         register(options)
-        self.session = onnxruntime.InferenceSession(save(lowered, path), options, providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(
+            save(lowered, path), options, providers=["CPUExecutionProvider"]
+        )
         self.lowered = lowered
         self.caches = {
             cache.name: onnxruntime.OrtValue.ortvalue_from_numpy(
@@ -74,9 +76,7 @@ class PagedRun:
             "query_start": np.array(starts, np.int32),
             "seq_lens": np.array(lengths, np.int32),
             "logit_rows": np.arange(len(ids), dtype=np.int64),
-            "plan": np.array(
-                [decodes, len(work) - decodes, longest, max(lengths), len(ids), len(work)], np.int32
-            ),
+            "plan": np.array([decodes, len(work) - decodes, longest, max(lengths), len(ids), len(work)], np.int32),
         }
         for group in range(len(self.lowered.cache_groups)):
             feeds[f"block_tables.{group}"] = tables

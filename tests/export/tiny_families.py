@@ -41,9 +41,12 @@ def _config(model_type: str, without: tuple[str, ...] = (), **changes: Any) -> d
 #: config.json by a name for the test; the name starts with the family's.
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _config("llama", head_dim=16, tie_word_embeddings=True),
-    "llama_biased_wide_heads": _config("llama", head_dim=32, attention_bias=True, mlp_bias=True),
-    "llama_llama3_rope": _config(
+    "llama_biases_wide_heads_llama3_rope": _config(
         "llama",
+        num_hidden_layers=1,
+        head_dim=32,
+        attention_bias=True,
+        mlp_bias=True,
         rope_scaling={
             "rope_type": "llama3",
             "factor": 4.0,
@@ -52,13 +55,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 32,
         },
     ),
-    "llama_yarn_rope": _config(
-        "llama", rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
-    ),
-    "mistral": _config("mistral", sliding_window=WINDOW),
+    "mistral": _config("mistral", num_hidden_layers=1, sliding_window=WINDOW),
     "qwen2": _config("qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
-    "qwen3": _config("qwen3", head_dim=32),
-    "phi3": _config("phi3", sliding_window=WINDOW, partial_rotary_factor=0.5),
+    "qwen3_yarn_rope": _config(
+        "qwen3",
+        num_hidden_layers=1,
+        head_dim=32,
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+    ),
+    "phi3": _config("phi3", num_hidden_layers=1, sliding_window=WINDOW, partial_rotary_factor=0.5),
     "gemma2": _config(
         "gemma2", head_dim=32, sliding_window=WINDOW, query_pre_attn_scalar=20, attn_logit_softcapping=3.0
     ),
@@ -71,10 +76,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         rope_scaling={"rope_type": "linear", "factor": 8.0},
     ),
     "smollm3": _config("smollm3", no_rope_layers=[1, 0]),
-    "olmo2": _config("olmo2"),
-    "starcoder2": _config("starcoder2", sliding_window=WINDOW, use_bias=True),
+    "olmo2": _config("olmo2", num_hidden_layers=1),
+    "starcoder2": _config("starcoder2", num_hidden_layers=1, sliding_window=WINDOW, use_bias=True),
     "granite": _config(
         "granite",
+        num_hidden_layers=1,
         embedding_multiplier=3.0,
         residual_multiplier=0.4,
         attention_multiplier=0.3,
@@ -91,9 +97,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "eos_token_id": 2,
         "scale_attn_by_inverse_layer_idx": True,
     },
-    "gpt_neox": _config("gpt_neox", without=("num_key_value_heads",), rotary_pct=0.25),
+    "gpt_neox": _config("gpt_neox", without=("num_key_value_heads",), num_hidden_layers=1, rotary_pct=0.25),
     "gpt_neox_sequential": _config(
-        "gpt_neox", without=("num_key_value_heads",), rotary_pct=0.5, use_parallel_residual=False
+        "gpt_neox",
+        without=("num_key_value_heads",),
+        num_hidden_layers=1,
+        rotary_pct=0.5,
+        use_parallel_residual=False,
     ),
 }
 
