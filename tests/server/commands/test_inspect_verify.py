@@ -42,7 +42,7 @@ class TestInspect:
         assert (code, err) == (0, "")
         assert "handmade (handmade), 3.584 k parameters" in out
         assert "96 tokens" in out
-        assert "fp32 for cpu maps 28.67 kB of weights, cache 256 B a token, default" in " ".join(out.split())
+        assert "fp32 for cpu maps 24.58 kB of weights, cache 128 B a token, default" in " ".join(out.split())
         assert WEIGHTS not in out
 
     def test_files_on_request(self, bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
