@@ -138,8 +138,8 @@ QUANT_MATMUL = Schema(
     name="QuantMatMul",
     meaning=(
         "activation(x . W^T + bias) + residual with W in 4 or 8 bits: W[n, k] = code * scale + minimum of k's "
-        "group, or (code - 2^(bits - 1)) * scale without minima. Semantic only: the CPU target lowers it to MatMulNBits. "
-        "With an activation the rows of W are gate | up, and y is half as wide."
+        "group, or (code - 2^(bits - 1)) * scale without minima. With an activation the rows of W are gate | up, "
+        "and y is half as wide. Semantic only: the CPU target writes ORT's MatMulNBits for it."
     ),
     inputs=(
         Input("x", "T", "[T, K]", "input"),

@@ -73,12 +73,15 @@ void NodeInfo::refuse(const char* name, const std::string& problem) const {
   throw Failure(attribute(name) + " " + problem);
 }
 
+Call::Call(const Api& api, OrtKernelContext* context, const char* op) : api_(api), context_(context), op_(op) {
+  const OrtKernelContext* view = context;
+  api_.call(std::string(op_) + ": counting inputs", abi::kKernelContextGetInputCount, view, &inputs_);
+}
+
 Tensor Call::optional_input(size_t index, const char* name) const {
+  if (index >= inputs_) return {};
   const std::string what = std::string(op_) + ": input " + name;
-  size_t inputs = 0;
   const OrtKernelContext* context = context_;
-  api_.call(what, abi::kKernelContextGetInputCount, context, &inputs);
-  if (index >= inputs) return {};
   const OrtValue* value = nullptr;
   api_.call(what, abi::kKernelContextGetInput, context, index, &value);
   if (!value) return {};

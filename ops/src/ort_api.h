@@ -77,7 +77,7 @@ class NodeInfo {
 // One call of a kernel.
 class Call {
  public:
-  Call(const Api& api, OrtKernelContext* context, const char* op) : api_(api), context_(context), op_(op) {}
+  Call(const Api& api, OrtKernelContext* context, const char* op);
 
   Tensor optional_input(size_t index, const char* name) const;
   Tensor input(size_t index, const char* name) const;
@@ -107,6 +107,7 @@ class Call {
   const Api& api_;
   OrtKernelContext* context_;
   const char* op_;
+  size_t inputs_ = 0;  // of the node; optional ones at the end may be left out
 };
 
 }  // namespace ortolan
