@@ -107,7 +107,7 @@ class EngineLoop:
                 case Cancel(id=request_id):
                     self._engine.cancel(request_id)
                 case AskStats(token=token):
-                    self._socket.send(Stats(token, msgspec.to_builtins(self._engine.stats())))
+                    self._socket.send(Stats(token, self._engine.stats()))
                 case _:
                     return False
         if accepted:

@@ -30,7 +30,7 @@ def engine_pid(running: Running) -> int:
 
 async def idle(running: Running) -> bool:
     stats = await running.engine.stats()
-    return bool(stats["running"] == stats["waiting"] == 0)
+    return bool(stats.running == stats.waiting == 0)
 
 
 async def until_idle(running: Running) -> None:
@@ -120,7 +120,7 @@ async def test_a_client_that_leaves_ends_its_request(serve: Serve, path: str, st
         asked = asyncio.create_task(running.post(path, body))
         await until(lambda: running.engine.in_flight == 2)
         async with asyncio.timeout(5):
-            while (await running.engine.stats())["running"] < 2:
+            while (await running.engine.stats()).running < 2:
                 await asyncio.sleep(0.01)
         asked.cancel()
         await until(lambda: running.engine.in_flight == 0)

@@ -25,6 +25,7 @@ from rtcore.process.messages import (
     Submit,
 )
 from rtcore.request import EngineFailure, EngineRequest, TokenDelta
+from tests.rtcore.process import fakes
 
 FAILURE = EngineFailure("Overloaded", "Full.", "Many.", "Wait.", "n", 2.5)
 PARAMS = SamplingParams(max_tokens=3, stop=("a", "\u00e9"), stop_token_ids=(1, 2), seed=2**64 - 1, temperature=0.5)
@@ -46,7 +47,7 @@ def test_to_the_engine(message: messages.ToEngine) -> None:
         Failed(FAILURE, deliberate=True, detail="where"),
         Accepted(["a", "b"]),
         Deltas([TokenDelta("a", [1], "stop", 1), TokenDelta("b", [], "error", failure=FAILURE)]),
-        Stats(3, {"running": 1, "blocks_free": [1, 2]}),
+        Stats(3, fakes.FakeEngine(EngineConfig()).stats()),
         Alive(),
     ],
     ids=lambda message: type(message).__name__,
