@@ -32,7 +32,8 @@ class Domain {
     api.call("ai.ortolan: creating the domain", abi::kCreateCustomOpDomain, kDomain, &domain_);
     const OrtCustomOp* ops[] = {&gated_activation_, &add_rms_norm_,          &copy_blocks_float_,
                                 &copy_blocks_half_, &paged_attention_float_, &paged_attention_half_};
-    for (const OrtCustomOp* op : ops) api.call("ai.ortolan: adding an operator", abi::kCustomOpDomainAdd, domain_, op);
+    for (const OrtCustomOp* op : ops)
+      api.call("ai.ortolan: adding an operator", abi::kCustomOpDomainAdd, domain_, op);
   }
 
   OrtCustomOpDomain* handle() const { return domain_; }
