@@ -165,3 +165,15 @@ async def test_large_prompts_do_not_hold_up_others(serve: Serve) -> None:
             status, body = await task
             assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
         assert longest < 0.5
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: x\r\nX-"])
+async def test_a_connection_that_never_asks_is_closed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr("server.app.KEEPALIVE_SECONDS", 0.5)
+    async with serve() as running:
+        began = asyncio.get_running_loop().time()
+        assert await raw(running, sent) == b""
+        assert asyncio.get_running_loop().time() - began < 4
+        await alive(running)
