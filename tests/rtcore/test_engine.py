@@ -140,6 +140,10 @@ class TestSubmit:
         assert type(caught.value) is error
         assert not engine.has_work
 
+    def test_an_arrival_that_has_no_place_in_the_queue(self) -> None:
+        with pytest.raises(InvalidRequest, match="arrival"):
+            fake_engine().submit(EngineRequest("x", [3], SamplingParams(), float("nan")))
+
     def test_what_never_fits_the_cache_is_refused_with_numbers(self) -> None:
         engine = fake_engine(FakeExecutor(num_blocks=[5], block_size=4))
         assert engine.context_length == engine.stats().context_length == 20
