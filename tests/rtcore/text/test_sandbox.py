@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -94,3 +95,18 @@ def test_concatenation_and_loops_mean_what_they_mean_elsewhere() -> None:
     assert sandbox.render(sandbox.compile_template(source), {}) == (
         "1Nonea[1] a11 1False42True none [3, 2, 1] bc x-y a1 a=1"
     )
+
+
+def test_renderings_in_threads_have_budgets_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MAX_STEPS", 20_000)
+    sandbox = ChatSandbox()
+    template = sandbox.compile_template("{% for i in range(n) %}{{ i % 2 }}{% endfor %}")
+
+    def length(n: int) -> int | None:
+        try:
+            return len(sandbox.render(template, {"n": n}))
+        except TemplateTooCostly:
+            return None
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(length, [9_000, 30_000] * 8)) == [9_000, None] * 8
