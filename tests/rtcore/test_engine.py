@@ -321,6 +321,15 @@ class TestFaults:
             Outcome.NO_WORK,
         ]
 
+    def test_many_culprits_between_successes_are_not_fatal(self) -> None:
+        faults = Faults(lambda inputs: 5 in inputs.input_ids[inputs.positions == 0])
+        engine = fake_engine(FakeExecutor(fault=faults))
+        for number in range(6):
+            engine.submit(EngineRequest(f"bad{number}", [5], SamplingParams(max_tokens=3)))
+            assert by_id(drain(engine)) == {f"bad{number}": "error"}
+            engine.submit(EngineRequest("good", [6], SamplingParams(max_tokens=1)))
+            drain(engine)
+
     def test_a_step_too_large_is_split(self) -> None:
         faults = Faults(lambda inputs: len(inputs.input_ids) > 30)
         engine = fake_engine(FakeExecutor(fault=faults), stop_ids=())
