@@ -54,12 +54,22 @@ class Reference:
         with rounding(self._model, self._lowered):
             return self.logits(tokens, positions)
 
-    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
-        """The `count` tokens that greedy decoding gives."""
-        sequence = list(tokens)
-        for _ in range(count):
-            sequence.append(int(self.logits(sequence, [len(sequence) - 1])[0].argmax()))
-        return sequence[len(tokens) :]
+    def greedy(self, prompts: Sequence[Sequence[int]], counts: Sequence[int]) -> list[list[int]]:
+        """The `counts[i]` tokens that greedy decoding gives after `prompts[i]`, all in one batch.
+
+        Shorter sequences are padded on the right, which a causal model does not see.
+        """
+        sequences = [list(prompt) for prompt in prompts]
+        for step in range(max(counts, default=0)):
+            longest = max(map(len, sequences))
+            batch = torch.tensor([sequence + [0] * (longest - len(sequence)) for sequence in sequences])
+            ends = sorted({len(sequence) - 1 for sequence in sequences})
+            with torch.no_grad():
+                logits = self._model(batch, use_cache=False, logits_to_keep=torch.tensor(ends)).logits
+            for row, sequence in enumerate(sequences):
+                if step < counts[row]:
+                    sequence.append(int(logits[row, ends.index(len(sequence) - 1)].argmax()))
+        return [sequence[len(prompt) :] for sequence, prompt in zip(sequences, prompts, strict=True)]
 
     def to_float64(self) -> None:
         """Compute in float64 from now on."""
