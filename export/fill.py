@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,10 +73,10 @@ def fill(folder: Path, weights: str, output: Path | None, report: Reporter) -> M
                 param="BUNDLE",
             )
         skeleton, constants = read_skeleton(bundle.path)
-        checkpoint = _open(weights, skeleton)
-        tensor = checked_reader(checkpoint.tensor, checkpoint.names(), skeleton.parameters, skeleton.aliases)
-        shards = plan_of(bundle.path, skeleton, constants, tensor)
-        with BundleWriter(output or folder, replace=output is None) as writer:
+        writing = BundleWriter(output or folder, replace=output is None)
+        with writing as writer, closing(_open(weights, skeleton)) as checkpoint:
+            tensor = checked_reader(checkpoint.tensor, checkpoint.names(), skeleton.parameters, skeleton.aliases)
+            shards = plan_of(bundle.path, skeleton, constants, tensor)
             total = sum(shard.size for shard in shards)
             with report.writing("Writing weights", total) as progress:
                 writer.write_weights(progress, shards)

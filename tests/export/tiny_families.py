@@ -153,3 +153,6 @@ class ModelCheckpoint(Checkpoint):
 
     def sha256(self) -> str:
         return ""
+
+    def close(self) -> None:
+        self.state = {}
