@@ -17,6 +17,7 @@ from export.pipeline import tool_versions
 from export.progress import Reporter
 from export.skeleton import CONSTANTS_FILE, SKELETON_FILE, Skeleton, plan_of, read_skeleton
 from export.staging import size_text
+from export.termination import clean_termination
 from export.writer import BundleWriter
 from ops.errors import CheckpointError, ConfigError, MissingExtra
 from rtcore.bundle import Bundle
@@ -51,7 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fill and say what was made."""
-    manifest = fill(arguments.bundle, arguments.weights, arguments.output, Reporter())
+    with clean_termination():
+        manifest = fill(arguments.bundle, arguments.weights, arguments.output, Reporter())
     size = size_text(sum(entry.size for entry in manifest.files))
     target = arguments.output or arguments.bundle
     print(f"{target}: bundle of {manifest.name} ({manifest.family}), {size}, {manifest.version}")

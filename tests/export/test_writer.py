@@ -194,6 +194,7 @@ WRITER = """
     import numpy as np
     from export.checkpoint.random import RandomCheckpoint
     from export.stored import Plain
+    from export.termination import clean_termination
     from export.writer import BundleWriter
     from ops.errors import OutOfDisk
     from tests.export.test_writer import MANIFEST
@@ -201,7 +202,7 @@ WRITER = """
     shape = (1 << int(sys.argv[2]), 1024)
     source = RandomCheckpoint({"model_type": "llama"}, {"w": shape}, 1).tensor("w")
     try:
-        with BundleWriter(Path(sys.argv[1])) as writer:
+        with clean_termination(), BundleWriter(Path(sys.argv[1])) as writer:
             writer.place("w", {"w": Plain(source)})
             print("writing", flush=True)
             writer.write_weights(lambda count: None)
@@ -229,15 +230,21 @@ def test_a_file_that_cannot_grow_ends_in_out_of_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_writer_leaves_no_bundle_and_the_next_cleans_up(tmp_path: Path) -> None:
-    target = tmp_path / "bundle"
+def _start_and_signal(target: Path, number: signal.Signals) -> int:
+    """Signal a writer in the middle of its work; its exit code."""
     child = _start(target, 19)
     assert child.stdout is not None and child.stdout.readline() == "writing\n"
     deadline = time.monotonic() + 30
-    while not list(tmp_path.glob(".bundle.partial-*/w/*.bin")) and time.monotonic() < deadline:
+    while not list(target.parent.glob(".bundle.partial-*/w/*.bin")) and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.kill(child.pid, signal.SIGKILL)
+    os.kill(child.pid, number)
     child.communicate()
+    return child.returncode
+
+
+def test_a_killed_writer_leaves_no_bundle_and_the_next_cleans_up(tmp_path: Path) -> None:
+    target = tmp_path / "bundle"
+    assert _start_and_signal(target, signal.SIGKILL) == -signal.SIGKILL
     (left,) = tmp_path.glob(".bundle.partial-*")
     assert not target.exists()
     for path in (target, left):
@@ -246,3 +253,9 @@ def test_a_killed_writer_leaves_no_bundle_and_the_next_cleans_up(tmp_path: Path)
     write(target)
     Bundle.open(target)
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+def test_a_writer_that_is_told_to_stop_leaves_nothing(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    assert _start_and_signal(tmp_path / "bundle", number) == code
+    assert list(tmp_path.iterdir()) == []
