@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from export.capture import CapturedModel
 from export.capture import buffers as rebuilt_buffers
@@ -54,22 +54,14 @@ class Reference:
         with rounding(self._model, self._lowered):
             return self.logits(tokens, positions)
 
-    def greedy(self, prompts: Sequence[Sequence[int]], counts: Sequence[int]) -> list[list[int]]:
-        """The `counts[i]` tokens that greedy decoding gives after `prompts[i]`, all in one batch.
-
-        Shorter sequences are padded on the right, which a causal model does not see.
-        """
-        sequences = [list(prompt) for prompt in prompts]
-        for step in range(max(counts, default=0)):
-            longest = max(map(len, sequences))
-            batch = torch.tensor([sequence + [0] * (longest - len(sequence)) for sequence in sequences])
-            ends = sorted({len(sequence) - 1 for sequence in sequences})
-            with torch.no_grad():
-                logits = self._model(batch, use_cache=False, logits_to_keep=torch.tensor(ends)).logits
-            for row, sequence in enumerate(sequences):
-                if step < counts[row]:
-                    sequence.append(int(logits[row, ends.index(len(sequence) - 1)].argmax()))
-        return [sequence[len(prompt) :] for sequence, prompt in zip(sequences, prompts, strict=True)]
+    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
+        """The `count` tokens that greedy decoding gives, whatever they are: no token ends it."""
+        if count < 1:
+            return []
+        self._model.generation_config = GenerationConfig(do_sample=False, max_new_tokens=count, pad_token_id=0)
+        prompt = torch.tensor([list(tokens)])
+        found: list[int] = self._model.generate(prompt, attention_mask=torch.ones_like(prompt))[0].tolist()
+        return found[len(tokens) :]
 
     def to_float64(self) -> None:
         """Compute in float64 from now on."""

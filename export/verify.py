@@ -84,8 +84,8 @@ def _record(
     if lowered.quantised:
         other = {name: reference.rounded_logits(tokens, positions[name]) for name, tokens in prompts.items()}
     else:
-        counts = [max(0, min(GREEDY, context_length - len(tokens))) for tokens in prompts.values()]
-        greedy = dict(zip(prompts, reference.greedy(list(prompts.values()), counts), strict=True))
+        for name, tokens in prompts.items():
+            greedy[name] = reference.greedy(tokens, min(GREEDY, context_length - len(tokens)))
         reference.to_float64()
         other = {name: reference.logits(tokens, positions[name]) for name, tokens in prompts.items()}
     measured = max(float(np.abs(logits[name] - other[name]).max()) for name in prompts)
