@@ -14,6 +14,9 @@ from rtcore.stats import EngineStats
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """Both sockets refuse larger messages. A prompt of a million tokens takes about 5 MB."""
 
+IPC = "ipc://"
+"""What the address of the socket begins with; the rest is its path, in a folder of its own."""
+
 LOAD_ENGINE = "rtcore.loading:load_engine"
 
 
