@@ -13,6 +13,8 @@ FORMAT = 1
 MANIFEST_FILE = "manifest.json"
 GOLDEN_FILE = "golden.json"
 TOKENIZER_FOLDER = "tokenizer"
+MAX_ID = 2**31 - 1
+"""Token ids, positions and sizes of a model are 32-bit integers where they are computed with."""
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -47,8 +49,8 @@ class Dimensions(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "head_dim", "context_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+            if not 1 <= getattr(self, name) <= MAX_ID:
+                raise ValueError(f"{name} must be between 1 and {MAX_ID}")
 
 
 class CacheGroup(msgspec.Struct, frozen=True):
@@ -114,6 +116,11 @@ class TextInfo(msgspec.Struct, frozen=True):
     sampling: dict[str, float] = {}
     tool_format: str | None = None
     reasoning_format: str | None = None
+
+    def __post_init__(self) -> None:
+        for number in (self.bos_id, self.pad_id, *self.stop_ids):
+            if number is not None and not 0 <= number <= MAX_ID:
+                raise ValueError(f"{number} is no token id")
 
 
 class Parallel(msgspec.Struct, frozen=True):

@@ -137,7 +137,7 @@ def _special_tokens(bundle: Bundle, tokenizer: Tokenizer) -> dict[str, str]:
         return tokens
     try:
         config = json.loads(_read_text(bundle, relative))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleDamaged(
             f"{relative} is no JSON.", why=str(error), remedy="Export the bundle again.", param=relative
         ) from error

@@ -99,3 +99,11 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     (tmp_path / missing).unlink()
     with pytest.raises(BundleDamaged, match=Path(missing).name):
         TextFrontend(bundle)
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, '{"bos_token": ' + '{"a":' * 100_000])
+def test_settings_that_are_no_json_are_damage(tmp_path: Path, content: str) -> None:
+    bundle = fake_bundle(tmp_path, byte_level())
+    (tmp_path / "tokenizer/tokenizer_config.json").write_text(content)
+    with pytest.raises(BundleDamaged, match="tokenizer_config"):
+        TextFrontend(bundle)
