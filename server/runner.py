@@ -119,7 +119,6 @@ def _announce(service: Service, listener: socket.socket, starting: asyncio.Task[
 
 async def _drain(service: Service, signals: StopSignals) -> None:
     """Take nothing new and let requests in flight finish, until the timeout or a second signal."""
-    service.draining = True
     timeout = service.config.drain_timeout
     logger.info("draining", extra={"in_flight": service.engine.in_flight, "timeout": timeout})
     draining = asyncio.create_task(service.engine.drain(timeout))

@@ -249,7 +249,6 @@ async def test_draining_answers_503_and_finishes_what_runs(serve: Serve) -> None
     async with serve("slow") as running:
         asked = asyncio.create_task(running.complete([7], max_tokens=20, ignore_eos=True))
         await until(lambda: running.engine.in_flight == 1)
-        running.service.draining = True
         drained = asyncio.create_task(running.engine.drain(10))
         async with running.http.get("/ready") as response:
             assert response.status == 503
