@@ -20,6 +20,7 @@ def test_each_sequence_is_a_request_with_a_seed_of_its_own(frontend: TextFronten
     requests = frontend.requests([5, 6], SamplingParams(n=3, seed=10, stop=("x",), max_tokens=4), "base")
     assert [request.id for request in requests] == ["base-0", "base-1", "base-2"]
     assert [request.params.seed for request in requests] == [10, 11, 12]
+    assert all(request.prompt_ids is requests[0].prompt_ids for request in requests), "a long prompt is copied"
     assert all(request.params.n == 1 and request.params.stop == ("x",) for request in requests)
     assert [request.id for request in frontend.requests([5], SamplingParams(), "base")] == ["base"]
     assert [request.params.seed for request in frontend.requests([5], SamplingParams(n=2), "b")] == [None, None]
