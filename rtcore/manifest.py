@@ -5,6 +5,7 @@ The exporter fills these structs and `rtcore/bundle.py` reads them; nothing else
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import msgspec
@@ -59,6 +60,9 @@ class CacheGroup(msgspec.Struct, frozen=True):
     window: int = 0
 
 
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8e4m3fn": 1}
+
+
 class CacheTensor(msgspec.Struct, frozen=True):
     """One cache tensor of shape [blocks, block_size, *shape]; `name` is the graph input, `output` the graph
     output that must be bound to the same memory. `scale` names the scale tensor of a quantised cache."""
@@ -75,6 +79,11 @@ class CacheTensor(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1:
             raise ValueError(f"the shape of {self.name} must hold positive numbers")
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes that one token takes."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -105,7 +114,8 @@ class Variant(msgspec.Struct, frozen=True):
 class TextInfo(msgspec.Struct, frozen=True):
     """What text in and text out need: special ids, how a prompt begins, sampling defaults of the model.
 
-    `stop_ids` end a generation; `sampling` holds the checkpoint's own defaults (temperature, top_k, top_p).
+    `stop_ids` end a generation; `sampling` holds the checkpoint's own defaults by
+    its names for them; of these, temperature, top_k and top_p are used.
     """
 
     bos_id: int | None = None
