@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ops.errors import BundleDamaged, ResourceError
+from ops.errors import ResourceError
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.hashing import check_hashes
@@ -44,7 +44,7 @@ def load_engine(path: str | Path, config: EngineConfig) -> Engine:
         try:
             if hashing is not None:
                 hashing.result()
-        except BundleDamaged:
+        except BaseException:
             engine.close()
             raise
     return engine
