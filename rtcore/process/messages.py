@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
 
 from ops.errors import InvalidRequest
@@ -94,8 +92,6 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
 
 ToEngine = Submit | Cancel | AskStats | Shutdown
 FromEngine = Ready | Failed | Accepted | Deltas | Stats | Alive
-
-Message = TypeVar("Message")
 
 _encoder = msgspec.msgpack.Encoder()
 decode_start = msgspec.msgpack.Decoder(Start).decode
