@@ -4,12 +4,53 @@ from __future__ import annotations
 
 import msgspec
 
+from rtcore.kvcache.block_manager import BlockManager
+
+
+class CacheStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The prefix cache, counted since the start.
+
+    query_tokens: of prompts that looked for a cached beginning; hit_tokens: those found. evictions: cached
+    blocks that went, by cause. collisions: blocks not cached because of an equal digest. copies: blocks copied
+    on write. bytes_used: of blocks that sequences use; bytes_cached: of cached blocks that none uses;
+    bytes_free: of the others. bytes_written: of memory that was written and not given back since.
+    """
+
+    query_tokens: int
+    hit_tokens: int
+    evictions: dict[str, int]
+    collisions: int
+    copies: int
+    bytes_used: int
+    bytes_cached: int
+    bytes_free: int
+    bytes_written: int
+
+
+class LoadStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What the scheduler expects.
+
+    state: normal, shedding or draining. waiting_long, running_long: of the long lane. estimated_wait: seconds
+    until a request submitted now would be started. step_*: the cost model, in seconds.
+    """
+
+    state: str
+    waiting_tokens: int
+    waiting_long: int
+    running_long: int
+    estimated_wait: float
+    step_base: float
+    step_per_token: float
+    step_per_attended: float
+
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot.
 
     waiting, running: sequences without and with cache blocks. blocks_total, blocks_free: per cache group, of
-    block_size tokens each. context_length: tokens that a sequence may have here, prompt and answer together,
+    block_size tokens each; cached blocks that no sequence uses are free. swaps: preempted sequences whose blocks
+    were copied to host memory, swapped_bytes: what such copies take now.
+    context_length: tokens that a sequence may have here, prompt and answer together,
     the smaller of the model's context and what the cache holds. tokens_prefilled counts tokens of prompts
     that ran, those run anew after a preemption included; tokens_generated counts tokens given out. started:
     seconds since the epoch.
@@ -26,5 +67,31 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     tokens_prefilled: int
     tokens_generated: int
     preemptions: int
+    swaps: int
+    swapped_bytes: int
+    cache: CacheStats
+    load: LoadStats
     finished: dict[str, int]
     started: float
+
+
+def cache_stats(blocks: BlockManager, block_bytes: list[int]) -> CacheStats:
+    """The cache's state and counters; block_bytes: of one block of each group."""
+    cached = blocks.cached_blocks
+    free = [pool.free for pool in blocks.pools]
+    counters = blocks.counters
+
+    def total(counts: list[int]) -> int:
+        return sum(count * size for count, size in zip(counts, block_bytes, strict=True))
+
+    return CacheStats(
+        query_tokens=counters.query_tokens,
+        hit_tokens=counters.hit_tokens,
+        evictions=dict(counters.evictions),
+        collisions=counters.collisions,
+        copies=counters.copies,
+        bytes_used=total(blocks.num_blocks) - total(cached) - total(free),
+        bytes_cached=total(cached),
+        bytes_free=total(free),
+        bytes_written=total([pool.written for pool in blocks.pools]),
+    )

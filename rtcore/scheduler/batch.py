@@ -6,6 +6,7 @@ import numpy as np
 
 from rtcore.executor.base import Int32, StepInputs
 from rtcore.scheduler.base import Work
+from rtcore.sequence import held
 
 _SMALLEST_BUCKET = 128
 
@@ -16,19 +17,15 @@ def context_bucket(length: int) -> int:
 
 
 class BatchBuilder:
-    """Builds StepInputs. The arrays of a step are views that the next `build` overwrites."""
+    """Builds StepInputs. The arrays of a step that hold tokens are views that the next `build` overwrites."""
 
-    def __init__(
-        self, *, max_tokens: int, max_sequences: int, block_size: int, groups: int, max_blocks: int
-    ) -> None:
-        """max_tokens and max_sequences bound one step; max_blocks bounds the table of one sequence."""
+    def __init__(self, *, max_tokens: int, block_size: int, tables: list[Int32]) -> None:
+        """max_tokens bounds one step; tables: of each cache group, int32 [sequences, columns]."""
         self._block_size = block_size
+        self._tables = tables
         self._input_ids = np.zeros(max_tokens, np.int64)
         self._positions = np.zeros(max_tokens, np.int64)
-        self._query_start = np.zeros(max_sequences + 1, np.int32)
-        self._seq_lens = np.zeros(max_sequences, np.int32)
-        self._tables = [np.zeros(max_sequences * max_blocks, np.int32) for _ in range(groups)]
-        self._slots = [np.zeros(max_tokens, np.int32) for _ in range(groups)]
+        self._slots = [np.zeros(max_tokens, np.int32) for _ in tables]
         self._plan = np.zeros(6, np.int32)
 
     def build(self, works: list[Work]) -> StepInputs:
@@ -37,70 +34,63 @@ class BatchBuilder:
         logit_rows lists the last row of every work that samples, in order; when none does, it holds row 0, so
         that the head never runs on nothing.
         """
-        rows = len(works)
-        logit_rows: list[int] = []
-        token = longest_query = longest_context = decode_rows = 0
-        for row, work in enumerate(works):
+        rows: list[int] = []
+        begins: list[int] = []
+        counts: list[int] = []
+        singles: list[int] = []
+        samples: list[bool] = []
+        for work in works:
             sequence = work.sequence
             begin = sequence.computed
             end = begin + work.tokens
+            rows.append(held(sequence).row)
+            begins.append(begin)
+            counts.append(work.tokens)
+            samples.append(end == sequence.length)
             if work.tokens == 1:
-                decode_rows += 1
-                self._input_ids[token] = sequence.tokens[begin]
-                self._positions[token] = begin
-            else:
-                self._input_ids[token : token + work.tokens] = sequence.tokens[begin:end]
-                self._positions[token : token + work.tokens] = np.arange(begin, end)
-            token += work.tokens
-            self._query_start[row + 1] = token
-            self._seq_lens[row] = end
-            longest_query = max(longest_query, work.tokens)
-            longest_context = max(longest_context, end)
-            if end == sequence.length:
-                logit_rows.append(token - 1)
-        positions = self._positions[:token]
-        query_start = self._query_start[: rows + 1]
-        tables = [self._table(group, works, longest_context) for group in range(len(self._tables))]
+                singles.append(sequence.last if end == sequence.length else int(sequence.tokens[begin]))
+        lengths = np.array(counts, np.int32)
+        query_start = np.zeros(len(works) + 1, np.int32)
+        np.cumsum(lengths, out=query_start[1:])
+        first = np.array(begins, np.int64)
+        seq_lens = (first + lengths).astype(np.int32)
+        total, decode_rows, longest = int(query_start[-1]), len(singles), int(seq_lens.max())
+        self._input_ids[:decode_rows] = singles
+        self._positions[:decode_rows] = first[:decode_rows]
+        for row in range(decode_rows, len(works)):
+            token, begin, end = int(query_start[row]), begins[row], begins[row] + counts[row]
+            self._input_ids[token : token + counts[row]] = works[row].sequence.tokens[begin:end]
+            self._positions[token : token + counts[row]] = np.arange(begin, end)
+        width = -(-longest // self._block_size)
+        picked = np.array(rows, np.int64)
+        tables = [table[:, :width].take(picked, axis=0) for table in self._tables]
         self._plan[:] = (
             decode_rows,
-            rows - decode_rows,
-            longest_query,
-            context_bucket(longest_context),
-            token,
-            rows,
+            len(works) - decode_rows,
+            max(counts),
+            context_bucket(longest),
+            total,
+            len(works),
         )
         return StepInputs(
-            input_ids=self._input_ids[:token],
-            positions=positions,
+            input_ids=self._input_ids[:total],
+            positions=self._positions[:total],
             query_start=query_start,
-            seq_lens=self._seq_lens[:rows],
-            logit_rows=np.array(logit_rows or [0], np.int64),
+            seq_lens=seq_lens,
+            logit_rows=(query_start[1:][samples] - 1).astype(np.int64) if any(samples) else np.zeros(1, np.int64),
             block_tables=tables,
-            slot_mapping=self._slot_mapping(tables, query_start, token, rows),
+            slot_mapping=self._slot_mapping(tables, lengths, total, len(works)),
             plan=self._plan,
         )
 
-    def _table(self, group: int, works: list[Work], longest_context: int) -> Int32:
-        """Block tables int32 [R, M] of a group; M covers the longest context, shorter rows end in zeros."""
-        width = -(-longest_context // self._block_size)
-        table = self._tables[group][: len(works) * width].reshape(len(works), width)
-        table.fill(0)
-        for row, work in enumerate(works):
-            blocks = work.sequence.blocks
-            if blocks is not None:
-                count = min(blocks.count, width)
-                table[row, :count] = blocks.tables[group][:count]
-        return table
-
-    def _slot_mapping(self, tables: list[Int32], query_start: Int32, tokens: int, rows: int) -> list[Int32]:
+    def _slot_mapping(self, tables: list[Int32], lengths: Int32, tokens: int, rows: int) -> list[Int32]:
         """For each group the slot int32 [T] of every token: its block times the block size plus its offset."""
-        positions = self._positions[:tokens]
-        row_of = np.arange(rows) if tokens == rows else np.repeat(np.arange(rows), np.diff(query_start))
-        index, offset = np.divmod(positions, self._block_size)
+        row_of = np.arange(rows) if tokens == rows else np.repeat(np.arange(rows), lengths)
+        index, offset = np.divmod(self._positions[:tokens], self._block_size)
         mapping = []
-        for group, table in enumerate(tables):
-            slots = self._slots[group][:tokens]
+        for table, buffer in zip(tables, self._slots, strict=True):
+            slots = buffer[:tokens]
             np.multiply(table[row_of, index], self._block_size, out=slots)
-            slots += offset.astype(np.int32)
+            np.add(slots, offset, out=slots, casting="unsafe")
             mapping.append(slots)
         return mapping

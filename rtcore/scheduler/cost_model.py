@@ -1,0 +1,92 @@
+"""CostModel: how long a step takes, learned from the steps that ran."""
+
+from __future__ import annotations
+
+import math
+
+_FORGETTING = 0.995
+_LEARNING_STEPS = 16
+_OUTLIER = 3.0
+_LARGEST_COVARIANCE = 1e6
+
+
+class CostModel:
+    """seconds = a + b * tokens + c * attended, where `attended` sums over the step's tokens how many tokens each
+    attends to.
+
+    Fitted by recursive least squares with exponential forgetting (Haykin, "Adaptive Filter Theory", chapter
+    on RLS). The residual is taken relative to the prediction, so that long and short steps weigh alike, and
+    after the first steps one outlier moves the fit no more than a step three times too long would.
+    """
+
+    def __init__(self, base: float = 5e-3, per_token: float = 1e-4, per_attended: float = 1e-9) -> None:
+        """What to believe before anything was observed, in seconds."""
+        self._scale = (base, per_token, per_attended)
+        self._weights = [1.0, 1.0, 1.0]
+        self._covariance = [[100.0 if row == column else 0.0 for column in range(3)] for row in range(3)]
+        self.observed = 0
+
+    @property
+    def base(self) -> float:
+        """a: seconds of a step however small."""
+        return max(0.0, self._weights[0]) * self._scale[0]
+
+    @property
+    def per_token(self) -> float:
+        """b: seconds a token."""
+        return max(1e-3, self._weights[1]) * self._scale[1]
+
+    @property
+    def per_attended(self) -> float:
+        """c: seconds for each token that a token attends to."""
+        return max(0.0, self._weights[2]) * self._scale[2]
+
+    def predict(self, tokens: float, attended: float) -> float:
+        """Seconds of a step."""
+        return self.base + self.per_token * tokens + self.per_attended * attended
+
+    def prefill(self, tokens: int, begin: int = 0) -> float:
+        """Seconds that computing `tokens` tokens after `begin` others adds to steps that run anyway."""
+        return self.per_token * tokens + self.per_attended * attended(begin, tokens)
+
+    def chunk(self, seconds: float, begin: int) -> int:
+        """The most tokens after `begin` others that add no more than `seconds` to a step; 0 if none do.
+
+        Solves b n + c (n begin + n (n + 1) / 2) = seconds for n.
+        """
+        if seconds <= 0:
+            return 0
+        linear = self.per_token + self.per_attended * (begin + 0.5)
+        quadratic = self.per_attended / 2
+        return int(2 * seconds / (linear + math.sqrt(linear * linear + 4 * quadratic * seconds)))
+
+    def observe(self, tokens: int, attended: int, seconds: float) -> None:
+        """Learn from a step that took `seconds`."""
+        expected = max(self.predict(tokens, attended), 1e-9)
+        if self.observed >= _LEARNING_STEPS:
+            seconds = min(seconds, _OUTLIER * expected)
+        self.observed += 1
+        weight = 1.0 / max(expected, seconds)
+        features = [
+            self._scale[0] * weight,
+            tokens * self._scale[1] * weight,
+            attended * self._scale[2] * weight,
+        ]
+        covariance = self._covariance
+        projected = [sum(row[k] * features[k] for k in range(3)) for row in covariance]
+        divisor = _FORGETTING + sum(features[k] * projected[k] for k in range(3))
+        residual = seconds * weight - sum(self._weights[k] * features[k] for k in range(3))
+        for k in range(3):
+            self._weights[k] += projected[k] / divisor * residual
+        # Directions that no step excites would grow for ever under forgetting, and the next one to do so would
+        # then throw the fit far off.
+        forget = _FORGETTING if max(covariance[k][k] for k in range(3)) < _LARGEST_COVARIANCE else 1.0
+        self._covariance = [
+            [(covariance[row][k] - projected[row] * projected[k] / divisor) / forget for k in range(3)]
+            for row in range(3)
+        ]
+
+
+def attended(begin: int, tokens: int) -> int:
+    """Tokens attended to by `tokens` queries after `begin` others, each attending to itself too."""
+    return tokens * begin + tokens * (tokens + 1) // 2
