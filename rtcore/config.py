@@ -76,9 +76,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("max_batch_delay_ms", "swap_bytes"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0.", param=name)
-        for name in ("long_share", "cache_tenant_share"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1.", param=name)
+        if not 0 < self.long_share < 1:
+            raise ConfigError(f"long_share is {self.long_share}; it must be between 0 and 1.", param="long_share")
+        if not 0 < self.cache_tenant_share <= 1:
+            raise ConfigError(
+                f"cache_tenant_share is {self.cache_tenant_share}; it must be above 0 and at most 1.",
+                param="cache_tenant_share",
+            )
         for tenant, weight in self.tenant_weights.items():
             if not weight > 0:
                 raise ConfigError(

@@ -217,9 +217,8 @@ class LaneScheduler:
                 owed = False
         if plan.step.preempted:
             return
-        while len(self._active.running) < self._places(lane):
-            sequence = lane.waiting.first(plan.now)
-            if sequence is None:
+        while (sequence := lane.waiting.first(plan.now)) is not None:
+            if len(self._active.running) >= self._places(plan, lane, sequence):
                 return
             taken = self._start(plan, lane, sequence, seconds, owed)
             if taken is None:
@@ -245,13 +244,24 @@ class LaneScheduler:
         self._blocks.append(blocks, sequence.computed + tokens, sequence.computed)
         return plan.budget.spend(sequence.computed, tokens)
 
-    def _places(self, lane: Lane) -> int:
-        """Sequences that may run before the lane starts another: the other lane's places stay free for it."""
-        other = self._short if lane is self._long else self._long
-        if not len(other.waiting):
+    def _places(self, plan: _Plan, lane: Lane, sequence: Sequence) -> int:
+        """Sequences that may run before a lane starts another: the other lane's places stay free for it."""
+        other = self._other(lane)
+        head = other.waiting.first(plan.now)
+        if head is None:
             return self._config.max_sequences
-        own = max(1, int(other.share * self._config.max_sequences))
-        return self._config.max_sequences - max(0, own - len(other.running))
+        kept = int(other.share * self._config.max_sequences) - len(other.running)
+        if self._impatient(plan, head, sequence):
+            kept = max(kept, 1)
+        return self._config.max_sequences - max(0, kept)
+
+    def _other(self, lane: Lane) -> Lane:
+        return self._short if lane is self._long else self._long
+
+    def _impatient(self, plan: _Plan, first: Sequence, second: Sequence) -> bool:
+        """Whether `first` has waited for long, and longer than `second`, so that its lane comes first."""
+        waited = plan.now - first.submitted
+        return first.submitted < second.submitted and waited > _PATIENCE * self._config.ageing
 
     def _start(self, plan: _Plan, lane: Lane, sequence: Sequence, seconds: float, owed: bool) -> float | None:
         """Start a waiting sequence; the seconds that it takes of this step, 0 when it was parked instead.
@@ -320,13 +330,12 @@ class LaneScheduler:
         That lane is sure of its share of the cache. Of two that do not fit, the older one gets all that it
         needs once it has waited for long.
         """
-        other = self._short if lane is self._long else self._long
+        other = self._other(lane)
         head = other.waiting.first(plan.now)
-        if head is None or head.needed is None:
+        if head is None or head.needed is None or self._impatient(plan, sequence, head):
             return 0
-        oldest = min(head, sequence, key=lambda waiting: waiting.submitted)
-        if plan.now - oldest.submitted > _PATIENCE * self._config.ageing:
-            return max(head.needed) if oldest is head else 0
+        if self._impatient(plan, head, sequence):
+            return max(head.needed)
         if not self._active.running:
             return 0
         return max(0, min(max(head.needed), int(other.share * min(self._blocks.num_blocks)) - other.blocks))

@@ -32,11 +32,14 @@ MAX_BAD = 2
 
 
 @cache
-def truth(prompt: tuple[int, ...], seed: int, temperature: float, max_tokens: int, ignore_eos: bool) -> list[int]:
-    """The tokens of a request by its definition alone: one token after the other from all tokens so far."""
+def truth(
+    prompt: tuple[int, ...], seed: int, temperature: float, max_tokens: int, ignore_eos: bool, window: int
+) -> list[int]:
+    """The tokens of a request by its definition alone: one token after the other from all tokens so far, or
+    from the last `window` of them."""
     tokens = list(prompt)
     for _ in range(max_tokens):
-        logits = fake_logits(tokens, VOCABULARY).astype(np.float32)[None]
+        logits = fake_logits(tokens[-window:], VOCABULARY).astype(np.float32)[None]
         row = SamplingRows(
             np.array([temperature]),
             np.array([0], np.int32),
@@ -71,6 +74,7 @@ class EngineMachine(RuleBasedStateMachine):
         chunk=st.sampled_from([None, 1, 3, 7]),
         queue=st.integers(1, 8),
         window=st.sampled_from([0, 0, 1, 5]),
+        everywhere=st.booleans(),
         digest=st.sampled_from([blake2b_digest, colliding, constant]),
         swap_bytes=st.sampled_from([0, 200, 10**6]),
         long_tokens=st.integers(1, 40),
@@ -87,6 +91,7 @@ class EngineMachine(RuleBasedStateMachine):
         chunk: int | None,
         queue: int,
         window: int,
+        everywhere: bool,
         digest: Digest,
         **config: object,
     ) -> None:
@@ -94,12 +99,14 @@ class EngineMachine(RuleBasedStateMachine):
         self.now = 100.0
         self.preempted = False
         self.delay = config.pop("delay")
+        windows = [window if everywhere or group else 0 for group in range(len(pools))]
+        self.window = min(windows)
         self.executor = FakeExecutor(
             num_blocks=pools,
             block_size=block_size,
             vocab_size=VOCABULARY,
             fault=self.fault,
-            windows=[0] * (len(pools) - 1) + [window if len(pools) > 1 else 0],
+            windows=windows,
         )
         self.engine = fake_engine(
             self.executor,
@@ -160,7 +167,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.submit_tokens(prompt, params, arrival, cache_salt=salt, **terms)
 
     @precondition(lambda self: any(self.good()))
-    @rule(data=st.data(), copies=st.integers(1, 3), more=st.lists(st.integers(3, 6), max_size=6), turn=st.booleans())
+    @rule(
+        data=st.data(), copies=st.integers(1, 3), more=st.lists(st.integers(3, 6), max_size=6), turn=st.booleans()
+    )
     def fork(self, data: st.DataObject, copies: int, more: list[int], turn: bool) -> None:
         """Requests with the prompt of another, or with all that it has so far, and something after it."""
         name = data.draw(st.sampled_from(self.good()))
@@ -188,7 +197,11 @@ class EngineMachine(RuleBasedStateMachine):
             self.requests[name] = request
             return
         after = self.engine.stats()
-        assert (after.waiting, after.running, after.blocks_free) == (before.waiting, before.running, before.blocks_free)
+        assert (after.waiting, after.running, after.blocks_free) == (
+            before.waiting,
+            before.running,
+            before.blocks_free,
+        )
 
     def good(self) -> list[str]:
         return [name for name, request in self.requests.items() if request.prompt_ids[0] != BAD]
@@ -285,6 +298,7 @@ class EngineMachine(RuleBasedStateMachine):
             params.temperature,
             params.max_tokens or 0,
             params.ignore_eos,
+            self.window,
         )
         tokens = tokens_of(deltas)
         assert tokens == whole[: len(tokens)]
