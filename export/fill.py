@@ -32,6 +32,7 @@ checkpoint and quantises as the skeleton says; needs no torch (a .gguf file need
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``ortolan fill``."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the skeleton")
     parser.add_argument(
         "--weights", required=True, metavar="SOURCE", help="folder of the checkpoint, .gguf file, or random:SEED"

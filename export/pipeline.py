@@ -5,21 +5,25 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from export.checkpoint.base import Checkpoint
 from export.checkpoint.huggingface import refuse_quantised
-from export.checkpoint.open import open_checkpoint, open_config, open_random, seed_of
+from export.checkpoint.open import is_gguf, open_checkpoint, open_config, open_random, seed_of
 from export.progress import Reporter
 from export.recipe import Recipe, recipe_for
+from export.task import check_task
 from export.text_info import text_info
 from export.writer import BundleWriter, graph_bytes
 from models.registry import family_of
 from ops.errors import ConfigError
+from rtcore.config import EngineConfig
 from rtcore.golden import encode
 from rtcore.manifest import GOLDEN_FILE, TOKENIZER_FOLDER, Manifest, Source, Variant
+from rtcore.verify import verify
 
 if TYPE_CHECKING:
     from export.capture import CapturedModel
@@ -45,7 +49,7 @@ class ExportOptions:
     group: int = 32
     symmetric: bool = True
     sensitive: tuple[str, ...] = ()
-    cache_dtype: str | None = None
+    cache_dtype: Literal["float32", "float16"] | None = None
     name: str | None = None
     context_length: int | None = None
     weights: str | None = None
@@ -92,17 +96,18 @@ def export_bundle(options: ExportOptions, report: Reporter) -> Manifest:
     recipes = options.recipes()
     with BundleWriter(options.output, options.replace) as writer:
         checkpoint, config, folder = _open(options)
-        family_of(config)
+        family = family_of(config)
+        check_task(config, folder)
         report.stage(f"Capturing {config['model_type']} from {options.source}")
         captured = _capture(config, options)
         if checkpoint is None:
             checkpoint = open_random(options.weights or "random:0", config, captured.shapes, folder)
         lowered = [_lower(captured, recipe, checkpoint) for recipe in recipes]
-        variants = _write_model(writer, captured, lowered, recipes, config, options, report)
-        tokenizer = writer.folder / TOKENIZER_FOLDER
-        checkpoint.write_tokenizer(tokenizer)
-        text = text_info(tokenizer, config, family_of(config))
+        checkpoint.write_tokenizer(writer.folder / TOKENIZER_FOLDER)
+        text = text_info(writer.folder / TOKENIZER_FOLDER, config, family)
         writer.adopt(TOKENIZER_FOLDER)
+        variants = _write_model(writer, captured, lowered, recipes, config, options, report)
+        absent = _golden_obstacle(captured, lowered, options)
         manifest = Manifest(
             name=options.name or _model_name(options.source),
             family=captured.family,
@@ -113,23 +118,24 @@ def export_bundle(options: ExportOptions, report: Reporter) -> Manifest:
             default_precision=options.chosen_default,
             text=text,
             files=(),
-            golden=options.verify,
-            golden_absent_because="" if options.verify else "It was exported without --verify.",
+            golden=not absent,
+            golden_absent_because=absent,
             skeleton=options.skeleton,
             tools=tool_versions(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        if options.verify:
-            report.stage("Comparing with transformers")
-            _write_golden(writer, captured, lowered, checkpoint, config, manifest)
-        return writer.finish(manifest)
+        if options.verify and absent:
+            report.stage(f"No reference run: {absent}")
+        elif options.verify:
+            _write_golden(writer, captured, lowered, checkpoint, config, report)
+        return writer.finish(manifest, None if absent else partial(_replay, report))
 
 
 def _open(options: ExportOptions) -> tuple[Checkpoint | None, dict[str, Any], Path | None]:
-    """The checkpoint (None where its weights are not asked for), its config, and the folder of its tokenizer."""
+    """The checkpoint (None where its weights are not asked for), its config, and its folder if it is one."""
     if options.weights is None and not options.skeleton:
         checkpoint = open_checkpoint(options.source)
-        return checkpoint, checkpoint.config, None
+        return checkpoint, checkpoint.config, None if is_gguf(options.source) else options.source
     config, folder = open_config(options.source)
     refuse_quantised(config)
     return None, config, folder
@@ -191,11 +197,30 @@ def _write_golden(
     lowered: list[LoweredModel],
     checkpoint: Checkpoint,
     config: dict[str, Any],
-    manifest: Manifest,
+    report: Reporter,
 ) -> None:
     from export.verify import golden
 
-    writer.write(GOLDEN_FILE, encode(golden(captured, lowered, checkpoint, config, manifest)))
+    tokenizer = writer.folder / TOKENIZER_FOLDER
+    writer.write(GOLDEN_FILE, encode(golden(captured, lowered, checkpoint, config, tokenizer, report.stage)))
+
+
+def _replay(report: Reporter, folder: Path) -> None:
+    """Run the bundle on the recorded prompts. Raises VerificationFailed when it leaves the bound."""
+    report.stage("Comparing the bundle with transformers")
+    found = verify(folder, EngineConfig())
+    for replay in found.replays:
+        report.stage(f"{replay.precision}: logits within {replay.deviation:.2g}, {replay.bound:.2g} allowed")
+    found.require()
+
+
+def _golden_obstacle(captured: CapturedModel, lowered: list[LoweredModel], options: ExportOptions) -> str:
+    """Why the bundle gets no golden record; empty if it gets one."""
+    if not options.verify:
+        return "It was exported without --verify."
+    from export.verify import obstacle
+
+    return obstacle(captured, lowered)
 
 
 def _source(checkpoint: Checkpoint, options: ExportOptions) -> Source:

@@ -56,13 +56,14 @@ class Recipe:
             bits = None if bits is None or self.sensitive_bits is None else max(bits, self.sensitive_bits)
         if bits is None:
             return None
-        return WeightFormat(bits, self.group, self.symmetric or role == "embedding")
+        return WeightFormat(bits, self.group, self.symmetric)
 
     def record(self) -> dict[str, Any]:
         """What a manifest says about it."""
         if self.bits is None:
-            return {"bits": 32, "cache": self.cache_dtype}
+            return {"precision": self.precision, "bits": 32, "cache": self.cache_dtype}
         return {
+            "precision": self.precision,
             "bits": self.bits,
             "group": self.group,
             "symmetric": self.symmetric,

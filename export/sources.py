@@ -93,6 +93,12 @@ class RowSlice(Expression):
         return {"op": "slice", "source": self.source.recipe(), "start": self.start, "stop": stop}
 
 
+def regrouped_order(blocks: int, outer: int, inner: int, length: int) -> NDArray[np.int64]:
+    """The source's row for each row of a `Regrouped`."""
+    order = np.arange(blocks * outer * inner * length, dtype=np.int64).reshape(blocks, outer, inner, length)
+    return order.swapaxes(1, 2).reshape(-1)
+
+
 class Regrouped(Expression):
     """Whole rows reordered: seen as [blocks, outer, inner, length] they become [blocks, inner, outer, length].
 
@@ -108,8 +114,7 @@ class Regrouped(Expression):
         self.arrangement = (blocks, outer, inner, length)
         self.shape = source.shape
         self.quantised = source.quantised
-        order = np.arange(source.shape[0]).reshape(self.arrangement)
-        self._order = order.swapaxes(1, 2).reshape(-1)
+        self._order = regrouped_order(*self.arrangement)
 
     def _spans(self, start: int, stop: int) -> tuple[int, int, NDArray[np.int64]]:
         """The span of the source's rows to read, and which of them, in order, are asked for."""

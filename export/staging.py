@@ -9,7 +9,6 @@ import glob
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from ops.errors import ConfigError, OutOfDisk
@@ -149,17 +148,6 @@ def out_of_disk(folder: Path, needed: int) -> OutOfDisk:
         why=f"{need}{size_text(free)} are free; a quota or a limit on file sizes may be lower.",
         remedy="Free some space or choose an output folder on another disk; nothing was left behind.",
     )
-
-
-@contextlib.contextmanager
-def disk_errors(folder: Path, needed: int) -> Iterator[None]:
-    """Turn "no space left" and its kin into OutOfDisk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        raise out_of_disk(folder, needed) from error
 
 
 def size_text(count: int) -> str:

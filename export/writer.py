@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.skeleton import CONSTANTS_FILE, SKELETON_FILE, describe
-from export.staging import Staging, disk_errors, fsync, out_of_disk
+from export.staging import NO_SPACE, Staging, fsync, out_of_disk
 from export.tensors import StoredTensor
 from export.weights import SHARD_BYTES, Place, Progress, ShardPlan, WeightPlan, write_shard
 from rtcore import seal
@@ -36,8 +37,8 @@ class BundleWriter:
     """Writes one bundle to `target`; use as a context manager, so that a failure leaves nothing behind.
 
     Order: `place` the tensors of every variant, `write_weights` (or `write_skeleton`), `write` the graphs and
-    other files, `finish` with the manifest. Raises ConfigError for a target that cannot be used and OutOfDisk
-    when the space does not suffice.
+    other files, `finish` with the manifest. Raises ConfigError for a target that cannot be used. A disk that
+    fills up anywhere within the context becomes OutOfDisk.
     """
 
     def __init__(self, target: Path, replace: bool = False, shard_bytes: int = SHARD_BYTES) -> None:
@@ -45,13 +46,18 @@ class BundleWriter:
         self._plan = WeightPlan(shard_bytes)
         self._files: dict[str, FileEntry] = {}
         self._done = False
+        self._needed = MARGIN_BYTES
 
     def __enter__(self) -> BundleWriter:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if not self._done:
             self._staging.discard()
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise out_of_disk(self._staging.target.parent, self._needed) from error
 
     @property
     def folder(self) -> Path:
@@ -69,12 +75,11 @@ class BundleWriter:
     def write_weights(self, progress: Progress, shards: list[ShardPlan] | None = None) -> None:
         """Write all placed tensors, or the given shards."""
         shards = self._plan.shards if shards is None else shards
-        needed = sum(shard.size for shard in shards) + MARGIN_BYTES
-        if shutil.disk_usage(self.folder).free < needed:
-            raise out_of_disk(self._staging.target.parent, needed)
-        with disk_errors(self._staging.target.parent, needed):
-            for shard in shards:
-                self._files[shard.path] = write_shard(self.folder, shard, progress)
+        self._needed = sum(shard.size for shard in shards) + MARGIN_BYTES
+        if shutil.disk_usage(self.folder).free < self._needed:
+            raise out_of_disk(self._staging.target.parent, self._needed)
+        for shard in shards:
+            self._files[shard.path] = write_shard(self.folder, shard, progress)
 
     def write_skeleton(
         self,
@@ -91,12 +96,11 @@ class BundleWriter:
     def write(self, path: str, content: bytes) -> None:
         """Write one file; path is relative to the bundle."""
         target = self.folder / path
-        with disk_errors(self._staging.target.parent, self.weight_bytes + len(content)):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         self._files[path] = FileEntry(path, len(content), hashlib.sha256(content).hexdigest())
 
     def adopt(self, folder: str) -> None:
@@ -108,12 +112,17 @@ class BundleWriter:
                 content = path.read_bytes()
                 self._files[relative] = FileEntry(relative, len(content), hashlib.sha256(content).hexdigest())
 
-    def finish(self, manifest: Manifest) -> Manifest:
-        """Write the manifest (its files and version are filled in here) and publish the bundle."""
+    def finish(self, manifest: Manifest, check: Callable[[Path], None] | None = None) -> Manifest:
+        """Write the manifest (its files and version are filled in here) and publish the bundle.
+
+        check: looks at the complete bundle before it is published and raises to prevent it.
+        """
         files = tuple(self._files[path] for path in sorted(self._files))
         manifest = msgspec.structs.replace(manifest, files=files)
         manifest = msgspec.structs.replace(manifest, version=content_version(manifest))
         self.write(MANIFEST_FILE, seal.encode(manifest))
+        if check is not None:
+            check(self.folder)
         self._staging.publish()
         self._done = True
         return manifest

@@ -1,6 +1,6 @@
 """The schemas of the operator domain: one definition each, the source of registration, checks and docs.
 
-Type letters: T is float32 or float16 (activations), C is the cache's type, I32 and I64 are integers.
+Type letters: T is float32 or float16 (activations), C is the cache's type, U8, I32 and I64 are integers.
 """
 
 from __future__ import annotations
@@ -134,6 +134,30 @@ LINEAR = Schema(
     outputs=(Input("y", "T", "[T, N]", "result"),),
 )
 
+QUANT_MATMUL = Schema(
+    name="QuantMatMul",
+    meaning=(
+        "activation(x . W^T + bias) + residual with W in 4 or 8 bits: W[n, k] = code * scale + minimum of k's "
+        "group, or (code - 2^(bits - 1)) * scale without minima. With an activation the rows of W are gate | up, "
+        "and y is half as wide. Semantic only: the CPU target writes ORT's MatMulNBits for it."
+    ),
+    inputs=(
+        Input("x", "T", "[T, K]", "input"),
+        Input("weights", "U8", "[N, groups, group * bits / 8]", "codes, even columns in the low nibble"),
+        Input("scales", "float32", "[N, groups]", "factor on each code of a group"),
+        Input("minima", "float32", "[N, groups]", "value of code 0", optional=True),
+        Input("bias", "T", "[N]", "added to each row", optional=True),
+        Input("residual", "T", "[T, N], or [T, N / 2] with an activation", "added last", optional=True),
+    ),
+    outputs=(Input("y", "T", "[T, N], or [T, N / 2] with an activation", "result"),),
+    attributes=(
+        Attribute("bits", "int", "4 or 8"),
+        Attribute("group", "int", "columns that share a scale"),
+        Attribute("layout", "string", "order of the codes in memory; plain is as the shape says", "plain"),
+        Attribute("activation", "string", "none, or one of GatedActivation", "none"),
+    ),
+)
+
 COPY_BLOCKS = Schema(
     name="CopyBlocks",
     meaning="Copies whole blocks of one cache tensor: cache[destination[i]] = cache[source[i]], in order.",
@@ -147,5 +171,5 @@ COPY_BLOCKS = Schema(
 
 SCHEMAS: dict[str, Schema] = {
     schema.name: schema
-    for schema in (PAGED_ATTENTION, RMS_NORM, ADD_RMS_NORM, GATED_ACTIVATION, LINEAR, COPY_BLOCKS)
+    for schema in (PAGED_ATTENTION, RMS_NORM, ADD_RMS_NORM, GATED_ACTIVATION, LINEAR, QUANT_MATMUL, COPY_BLOCKS)
 }

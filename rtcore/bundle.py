@@ -144,11 +144,15 @@ def _existing_directory(path: Path) -> Path:
         if path.name == MANIFEST_FILE:
             remedy = f"Give the directory that it lies in: {path.parent}"
         elif path.suffix in (".gguf", ".safetensors"):
-            remedy = f"It looks like a checkpoint: make a bundle of it with `ortolan export {path} DIRECTORY`."
+            remedy = (
+                f"It looks like a checkpoint: make a bundle of it with `ortolan export {path} --out DIRECTORY`."
+            )
         raise NotABundle(f"{path} is not a directory.", why="A bundle is a directory.", remedy=remedy)
     if not (path / MANIFEST_FILE).is_file():
         if (path / "config.json").is_file():
-            remedy = f"It looks like a checkpoint: make a bundle of it with `ortolan export {path} DIRECTORY`."
+            remedy = (
+                f"It looks like a checkpoint: make a bundle of it with `ortolan export {path} --out DIRECTORY`."
+            )
         raise NotABundle(f"{path} is not a bundle.", why=f"It has no {MANIFEST_FILE}.", remedy=remedy)
     return Path(os.path.realpath(path))
 

@@ -75,7 +75,8 @@ class LLM:
 
     @property
     def frontend(self) -> TextFrontend:
-        """Tokenizer and chat template."""
+        """Tokenizer and chat template. Raises EngineUnavailable after close."""
+        self._driver.check_open()
         return self._frontend
 
     def default_params(self, **given: Any) -> SamplingParams:
@@ -169,7 +170,7 @@ class LLM:
         single = not messages or isinstance(messages[0], Mapping)
         conversations: Sequence[Any] = [messages] if single else messages
         texts = [
-            self._frontend.chat.render(
+            self.frontend.chat.render(
                 conversation, tools=tools, add_generation_prompt=add_generation_prompt, variables=variables
             )
             for conversation in conversations
@@ -178,7 +179,7 @@ class LLM:
 
     def _batch(self, prompts: list[tuple[str | None, list[int]]], params: Params) -> Batch:
         """Check all prompts and make a batch of them."""
-        self._driver.engine  # noqa: B018 (raises when closed)
+        self._driver.check_open()
         batch = Batch(self._driver)
         for number, ((prompt, ids), chosen) in enumerate(
             zip(prompts, self._params(params, len(prompts)), strict=True)

@@ -45,6 +45,11 @@ class Dimensions(msgspec.Struct, frozen=True):
     parameters: int
     linear_parameters: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "head_dim", "context_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+
 
 class CacheGroup(msgspec.Struct, frozen=True):
     """Layers that share block tables; `window` in tokens (a query sees kv > q - window), 0 for all."""
@@ -65,6 +70,10 @@ class CacheTensor(msgspec.Struct, frozen=True):
     dtype: Literal["float32", "float16", "bfloat16", "int8", "float8e4m3fn"]
     scale: str | None = None
 
+    def __post_init__(self) -> None:
+        if not self.shape or min(self.shape) < 1:
+            raise ValueError(f"the shape of {self.name} must hold positive numbers")
+
 
 class Variant(msgspec.Struct, frozen=True):
     """One precision for one target: its graphs, the weight files that they map, and its cache.
@@ -82,6 +91,13 @@ class Variant(msgspec.Struct, frozen=True):
     sample: str | None = None
     recipe: dict[str, Any] = {}
     linear_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for tensor in self.cache_tensors:
+            if not 0 <= tensor.group < len(self.cache_groups):
+                raise ValueError(
+                    f"{tensor.name} names cache group {tensor.group}, there are {len(self.cache_groups)}"
+                )
 
 
 class TextInfo(msgspec.Struct, frozen=True):

@@ -34,6 +34,10 @@ class Driver:
             raise EngineUnavailable("The model is closed.", remedy="Open its bundle again with LLM(...).")
         return self._engine
 
+    def check_open(self) -> None:
+        """Raise EngineUnavailable after close."""
+        _ = self.engine
+
     def submit(self, request: EngineRequest, owner: Batch) -> None:
         """Give a request to the engine; raises what Engine.submit raises."""
         self.engine.submit(request)
@@ -116,14 +120,17 @@ class Batch:
     def run(self) -> Generator[list[RequestOutput]]:
         """Run to the end, and give what each step adds. Left early for any reason, it cancels what still runs."""
         try:
-            while self._waiting or self._running:
-                self._submit()
-                self._driver.step()
+            while True:
+                # Steps that another batch asked for may have added something here too.
                 added, self._added = self._added, []
                 if added:
                     yield added
                 if self._failure is not None:
                     raise self._failure
+                if not (self._waiting or self._running or self._added):
+                    return
+                self._submit()
+                self._driver.step()
         finally:
             self._stop()
 

@@ -16,15 +16,15 @@ class CacheStats(msgspec.Struct, frozen=True, kw_only=True):
     bytes_free: of the others. bytes_written: of memory that was written and not given back since.
     """
 
-    query_tokens: int
-    hit_tokens: int
-    evictions: dict[str, int]
-    collisions: int
-    copies: int
-    bytes_used: int
-    bytes_cached: int
-    bytes_free: int
-    bytes_written: int
+    query_tokens: int = 0
+    hit_tokens: int = 0
+    evictions: dict[str, int] = {}
+    collisions: int = 0
+    copies: int = 0
+    bytes_used: int = 0
+    bytes_cached: int = 0
+    bytes_free: int = 0
+    bytes_written: int = 0
 
 
 class LoadStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,14 +34,14 @@ class LoadStats(msgspec.Struct, frozen=True, kw_only=True):
     until a request submitted now would be started. step_*: the cost model, in seconds.
     """
 
-    state: str
-    waiting_tokens: int
-    waiting_long: int
-    running_long: int
-    estimated_wait: float
-    step_base: float
-    step_per_token: float
-    step_per_attended: float
+    state: str = "normal"
+    waiting_tokens: int = 0
+    waiting_long: int = 0
+    running_long: int = 0
+    estimated_wait: float = 0.0
+    step_base: float = 0.0
+    step_per_token: float = 0.0
+    step_per_attended: float = 0.0
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,10 +67,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     tokens_prefilled: int
     tokens_generated: int
     preemptions: int
-    swaps: int
-    swapped_bytes: int
-    cache: CacheStats
-    load: LoadStats
+    swaps: int = 0
+    swapped_bytes: int = 0
+    cache: CacheStats = CacheStats()
+    load: LoadStats = LoadStats()
     finished: dict[str, int]
     started: float
 

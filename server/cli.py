@@ -21,6 +21,7 @@ EXIT_CODES: tuple[tuple[type[errors.OrtolanError], int], ...] = (
     (errors.InvalidRequest, 2),
     (errors.ConfigError, 2),
     (errors.MissingExtra, 3),
+    (errors.MissingLibrary, 3),
     (errors.VerificationFailed, 5),
     (errors.CheckpointError, 4),
     (errors.BundleError, 4),

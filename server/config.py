@@ -6,7 +6,6 @@ A flag beats a variable, a variable beats the file, the file beats the default.
 from __future__ import annotations
 
 import argparse
-import difflib
 import ipaddress
 import os
 import re
@@ -21,6 +20,7 @@ from msgspec import Meta
 
 from ops.errors import ConfigError
 from rtcore.config import EngineConfig
+from server.nearest import nearest
 
 PREFIX = "ORTOLAN_"
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -176,8 +176,8 @@ def _bytes_of(text: str, place: str) -> int:
 
 
 def _unknown(kind: str, name: str, known: list[str]) -> ConfigError:
-    close = difflib.get_close_matches(name, known, n=1)
-    remedy = f"Did you mean {close[0]}?" if close else f"Known are {', '.join(known)}."
+    close = nearest(name, known)
+    remedy = f"Did you mean {close}?" if close else f"Known are {', '.join(known)}."
     return ConfigError(f"There is no {kind} called {name}.", remedy=remedy, param=name)
 
 

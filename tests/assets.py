@@ -88,12 +88,12 @@ def export_key() -> str:
     return digest.hexdigest()[:16]
 
 
-def _export(name: str, source: Path, precisions: tuple[str, ...], *more: str) -> Path:
+def _export(name: str, source: Path, precisions: tuple[str, ...]) -> Path:
     folder = CACHE / "bundles"
 
     def export(result: Path) -> None:
-        command = [sys.executable, "-m", "server.cli", "export", str(source), "--output", str(result)]
-        _run([*command, "--precision", ",".join(precisions), *more], f"Exporting {name}")
+        command = [sys.executable, "-m", "server.cli", "export", str(source), "--out", str(result), "--name", name]
+        _run([*command, "--precision", ",".join(precisions), "--verify"], f"Exporting {name}")
 
     target = _once(folder / f"{name}-{export_key()}", export)
     os.utime(target)
@@ -104,7 +104,7 @@ def _export(name: str, source: Path, precisions: tuple[str, ...], *more: str) ->
 
 def smollm2_bundle() -> Path:
     """SmolLM2-135M-Instruct as a bundle with precisions fp32 and int8."""
-    return _export("smollm2", smollm2_gguf(), ("fp32", "int8"), "--verify")
+    return _export("SmolLM2-135M-Instruct", smollm2_gguf(), ("fp32", "int8"))
 
 
 def tiny_llama() -> Path:
@@ -121,7 +121,7 @@ def tiny_llama() -> Path:
 
 def tiny_bundle() -> Path:
     """The tiny random Llama as a bundle with precisions fp32, int8 and int4."""
-    return _export("tiny", tiny_llama(), ("fp32", "int8", "int4"), "--verify")
+    return _export("tiny-llama", tiny_llama(), ("fp32", "int8", "int4"))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -59,6 +59,10 @@ class CapturedModel:
     @property
     def graph(self) -> ir.Graph:
         return self.model.graph
+
+    def copy(self) -> CapturedModel:
+        """One whose graph and weights can be changed without changing this one's."""
+        return replace(self, model=self.model.clone(), weights=dict(self.weights), constants=dict(self.constants))
 
     def reader(self, checkpoint: Checkpoint) -> TensorReader:
         """Opens a checkpoint's tensors by this model's parameter names, checking their shapes."""

@@ -123,7 +123,7 @@ _NEOX = {
 _NEOX_MODEL = {
     "token_embd": "gpt_neox.embed_in",
     "output_norm": "gpt_neox.final_layer_norm",
-    "output": "embed_out",
+    "output": "lm_head",
 }
 
 #: By general.architecture.

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
 from export.capture.captured import CapturedModel
 from export.parameters import TensorReader
-from export.recipe import Recipe
+from export.quantise import QuantisedWeight
+from export.recipe import Recipe, Role
 from export.tensors import StoredTensor
 from rtcore.manifest import CacheGroup, CacheTensor
+
+
+@dataclass(frozen=True)
+class IntegerWeight:
+    """A weight that a graph keeps in integers: its name in the captured graph, what it is for, the parameters
+    that it is made of, and the quantised weight itself."""
+
+    name: str
+    role: Role
+    parameters: tuple[str, ...]
+    quantised: QuantisedWeight
 
 
 @dataclass
@@ -21,7 +33,7 @@ class LoweredModel:
 
     step: the graph that an executor runs; its initialisers named in tensors have type and shape, but their
     content is still to be written. recipe: what a manifest records of it. linear_bytes: weights that one
-    decode step reads.
+    decode step reads. quantised: the weights that are kept in integers.
     """
 
     step: ir.Model
@@ -30,6 +42,7 @@ class LoweredModel:
     cache_tensors: tuple[CacheTensor, ...]
     recipe: dict[str, Any]
     linear_bytes: int = 0
+    quantised: list[IntegerWeight] = field(default_factory=list)
 
 
 class Lowering(ABC):

@@ -14,9 +14,10 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from export.capture.captured import CapturedModel
 from export.capture.schemas import CAPTURE_DOMAIN
-from export.lowering.base import LoweredModel, Lowering
+from export.lowering.base import IntegerWeight, LoweredModel, Lowering
 from export.lowering.weights import WeightStore
 from export.parameters import TensorReader
+from export.quantise import QuantisedWeight
 from export.recipe import Recipe, Role, WeightFormat
 from ops.schema import DOMAIN, VERSION
 from rtcore.manifest import CacheTensor
@@ -54,6 +55,7 @@ class CpuLowering(Lowering):
             cache_tensors=_cache_tensors(captured, recipe),
             recipe=recipe.record() | {"kept_higher": sorted(writer.kept_higher)},
             linear_bytes=writer.linear_bytes,
+            quantised=writer.quantised,
         )
 
 
@@ -65,6 +67,7 @@ class _StepWriter:
         self.store = store
         self.recipe = recipe
         self.kept_higher: set[str] = set()
+        self.quantised: list[IntegerWeight] = []
         self.linear_bytes = 0
 
     def lower(self, node: ir.Node) -> None:
@@ -82,7 +85,8 @@ class _StepWriter:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         name = str(weight.name)
         head = node.outputs[0].is_graph_output() or _leads_to_logits(node)
-        form = self._form(name, "head" if head else "linear")
+        role: Role = "head" if head else "linear"
+        form = self._form(name, role)
         if bias is not None:
             self.linear_bytes += self._plain_bytes(str(bias.name))
         if form is None:
@@ -90,7 +94,7 @@ class _StepWriter:
             attributes = [ir.AttrInt64("transB", 1)]
             self._replace(node, ir.Node("", "Gemm", [x, weight, bias] if bias else [x, weight], attributes))
             return
-        quantised = self.store.quantised(name, form)
+        quantised = self._quantise(name, role, form)
         values, scales, zeros = self.store.parts(name, quantised)
         self.linear_bytes += sum(
             part.nbytes for part in (quantised.values, quantised.scales, quantised.zero_points) if part is not None
@@ -113,10 +117,10 @@ class _StepWriter:
         form = self._form(name, "embedding")
         if form is None:
             return
-        quantised = self.store.quantised(name, form)
-        if quantised.columns % form.group:
+        if self.store.source(name).shape[1] % form.group:
             self.kept_higher.add(name)
             return
+        quantised = self._quantise(name, "embedding", form)
         rows = (quantised.rows, quantised.columns * form.bits // 8)
         values, scales, zeros = self.store.parts(name, quantised, rows, ".rows")
         inputs = [values, node.inputs[1], scales, *([zeros] if zeros is not None else [])]
@@ -129,6 +133,11 @@ class _StepWriter:
         for name, value in list(self.graph.initializers.items()):
             if name in captured.weights and value.uses():
                 self.store.plain(name)
+
+    def _quantise(self, name: str, role: Role, form: WeightFormat) -> QuantisedWeight:
+        quantised = self.store.quantised(name, form)
+        self.quantised.append(IntegerWeight(name, role, self.store.parameters(name), quantised))
+        return quantised
 
     def _form(self, name: str, role: Role) -> WeightFormat | None:
         form = self.recipe.format_of(name, role)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from export.capture.captured import CapturedModel
-from export.parameters import TensorReader, bind
+from export.parameters import TensorReader, bind, tensor_names
 from export.quantise import QuantisedWeight
 from export.recipe import WeightFormat
 from export.stored import Plain
@@ -33,6 +33,10 @@ class WeightStore:
             captured = self._captured
             self._sources[name] = bind(captured.weights[name], self._tensor, captured.constants)
         return self._sources[name]
+
+    def parameters(self, name: str) -> tuple[str, ...]:
+        """The parameters that a weight is made of."""
+        return tuple(dict.fromkeys(tensor_names(self._captured.weights[name].recipe())))
 
     def plain(self, name: str) -> ir.Value:
         """The weight in float32, under its own name."""

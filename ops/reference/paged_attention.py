@@ -69,7 +69,8 @@ def attend(q: Floats, k: Floats, v: Floats, attributes: AttentionAttributes, sin
         scores = np.concatenate([scores, sinks[:, None].astype(scores.dtype)], axis=1)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
-    return np.einsum("hn,nhd->hd", weights[:, : len(k)], np.repeat(v, group, axis=1))
+    out: Floats = np.einsum("hn,nhd->hd", weights[:, : len(k)], np.repeat(v, group, axis=1))
+    return out
 
 
 def paged_attention(

@@ -12,7 +12,9 @@ Floats = NDArray[np.floating[Any]]
 
 def rms_norm(x: Floats, weight: Floats, epsilon: float) -> Floats:
     """x / sqrt(mean(x^2) + epsilon) * weight over the last axis, in the type of x."""
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + epsilon) * weight
+    mean: Floats = np.mean(x * x, axis=-1, keepdims=True)
+    y: Floats = x / np.sqrt(mean + epsilon) * weight
+    return y
 
 
 def add_rms_norm(x: Floats, residual: Floats, weight: Floats, epsilon: float) -> tuple[Floats, Floats]:

@@ -12,8 +12,8 @@ std::string at(const char* name, int64_t index, int64_t value) {
 
 void expect_shape(const Call& call, const Tensor& tensor, const char* name, const std::vector<int64_t>& shape) {
   if (tensor.shape == shape) return;
-  call.refuse(std::string("input ") + name + " has shape " + shape_text(tensor.shape) + ", but the other inputs ask for " +
-              shape_text(shape) + ".");
+  call.refuse(std::string("input ") + name + " has shape " + shape_text(tensor.shape) +
+              ", but the other inputs ask for " + shape_text(shape) + ".");
 }
 
 int positive(const NodeInfo& node, const char* name) {
@@ -34,14 +34,19 @@ AttentionAttributes::AttentionAttributes(const NodeInfo& node)
       interleaved(false),
       norm_epsilon(node.real("norm_epsilon", 1e-6f)) {
   if (heads % kv_heads != 0) {
-    node.refuse("kv_heads", "is " + std::to_string(kv_heads) + " and does not divide the " + std::to_string(heads) + " heads.");
+    node.refuse("kv_heads",
+                "is " + std::to_string(kv_heads) + " and does not divide the " + std::to_string(heads) + " heads.");
   }
-  if (window < 0) node.refuse("window", "is " + std::to_string(window) + ". Give the number of visible tokens, 0 for all.");
-  if (!(softcap >= 0.0f)) node.refuse("softcap", "is " + std::to_string(softcap) + ". Give a positive cap, 0 for none.");
-  if (!(norm_epsilon >= 0.0f)) node.refuse("norm_epsilon", "is " + std::to_string(norm_epsilon) + ". Give a number that is not negative.");
+  if (window < 0)
+    node.refuse("window", "is " + std::to_string(window) + ". Give the number of visible tokens, 0 for all.");
+  if (!(softcap >= 0.0f))
+    node.refuse("softcap", "is " + std::to_string(softcap) + ". Give a positive cap, 0 for none.");
+  if (!(norm_epsilon >= 0.0f))
+    node.refuse("norm_epsilon", "is " + std::to_string(norm_epsilon) + ". Give a number that is not negative.");
   const int64_t dims = node.integer("rotary_dims", 0);
   if (dims < 0 || dims % 2 != 0 || dims > kMaximumHeadDim) {
-    node.refuse("rotary_dims", "is " + std::to_string(dims) + ". Give an even number within the head, 0 for no RoPE.");
+    node.refuse("rotary_dims",
+                "is " + std::to_string(dims) + ". Give an even number within the head, 0 for no RoPE.");
   }
   rotary_dims = static_cast<int>(dims);
   const int64_t pairing = node.integer("interleaved", 0);
@@ -63,16 +68,18 @@ void AttentionInputs::read_cache(const Call& call, const AttentionAttributes& at
     call.refuse("input k_cache has shape " + shape_text(k_cache.shape) + ". Give [blocks, block_size, " +
                 std::to_string(attributes.kv_heads) + ", head_dim].");
   }
-  if (v_cache.shape.size() != 4 || !std::equal(v_cache.shape.begin(), v_cache.shape.begin() + 3, k_cache.shape.begin())) {
-    call.refuse("input v_cache has shape " + shape_text(v_cache.shape) + ", but k_cache has " + shape_text(k_cache.shape) +
-                ". They may differ in the last axis only.");
+  if (v_cache.shape.size() != 4 ||
+      !std::equal(v_cache.shape.begin(), v_cache.shape.begin() + 3, k_cache.shape.begin())) {
+    call.refuse("input v_cache has shape " + shape_text(v_cache.shape) + ", but k_cache has " +
+                shape_text(k_cache.shape) + ". They may differ in the last axis only.");
   }
   blocks = k_cache.shape[0];
   block_size = k_cache.shape[1];
   const int64_t key_dim = k_cache.shape[3], v_dim = v_cache.shape[3];
   if (block_size < 1 || key_dim < 1 || v_dim < 1 || key_dim > kMaximumHeadDim || v_dim > kMaximumHeadDim) {
-    call.refuse("inputs k_cache and v_cache have shapes " + shape_text(k_cache.shape) + " and " + shape_text(v_cache.shape) +
-                ". Blocks hold at least one slot and heads 1 to " + std::to_string(kMaximumHeadDim) + " dims.");
+    call.refuse("inputs k_cache and v_cache have shapes " + shape_text(k_cache.shape) + " and " +
+                shape_text(v_cache.shape) + ". Blocks hold at least one slot and heads 1 to " +
+                std::to_string(kMaximumHeadDim) + " dims.");
   }
   if (blocks > std::numeric_limits<int32_t>::max() / block_size) {
     call.refuse("input k_cache has " + std::to_string(blocks) + " blocks of " + std::to_string(block_size) +
@@ -88,8 +95,10 @@ void AttentionInputs::read_cache(const Call& call, const AttentionAttributes& at
 
 void AttentionInputs::read_rows(const Call& call, const AttentionAttributes& attributes) {
   const Tensor rows = call.input(0, "q"), keys = call.optional_input(1, "k"), values = call.optional_input(2, "v");
-  if (keys.present != values.present) call.refuse("inputs k and v go together: give both, or none and q | k | v in q.");
-  if (rows.shape.size() != 2) call.refuse("input q has shape " + shape_text(rows.shape) + ". Give [tokens, columns].");
+  if (keys.present != values.present)
+    call.refuse("inputs k and v go together: give both, or none and q | k | v in q.");
+  if (rows.shape.size() != 2)
+    call.refuse("input q has shape " + shape_text(rows.shape) + ". Give [tokens, columns].");
   tokens = rows.shape[0];
   const int64_t q_width = static_cast<int64_t>(attributes.heads) * head_dim;
   const int64_t k_width = static_cast<int64_t>(attributes.kv_heads) * head_dim;
@@ -117,7 +126,8 @@ void AttentionInputs::read_batch(const Call& call, const AttentionAttributes& at
   const Tensor starts = call.input(7, "query_start"), lengths = call.input(8, "seq_lens");
   const Tensor rows = call.input(9, "positions"), plan = call.input(10, "plan");
   if (tables.shape.size() != 2) {
-    call.refuse("input block_tables has shape " + shape_text(tables.shape) + ". Give [sequences, blocks of the longest].");
+    call.refuse("input block_tables has shape " + shape_text(tables.shape) +
+                ". Give [sequences, blocks of the longest].");
   }
   sequences = tables.shape[0];
   table_width = tables.shape[1];
@@ -132,7 +142,8 @@ void AttentionInputs::read_batch(const Call& call, const AttentionAttributes& at
   seq_lens = lengths.as<int32_t>();
   positions = rows.as<int64_t>();
 
-  if (query_start[0] != 0) call.refuse(at("query_start", 0, query_start[0]) + ". The first sequence starts at row 0.");
+  if (query_start[0] != 0)
+    call.refuse(at("query_start", 0, query_start[0]) + ". The first sequence starts at row 0.");
   real_tokens = query_start[sequences];
   for (int64_t s = 0; s < sequences; ++s) {
     if (query_start[s + 1] < query_start[s] || query_start[s + 1] > tokens) {
@@ -154,12 +165,14 @@ void AttentionInputs::read_batch(const Call& call, const AttentionAttributes& at
   }
 }
 
-void AttentionInputs::check_sequence(const Call& call, const AttentionAttributes& attributes, int64_t sequence) const {
+void AttentionInputs::check_sequence(const Call& call, const AttentionAttributes& attributes,
+                                     int64_t sequence) const {
   const int64_t queries = query_start[sequence + 1] - query_start[sequence];
   const int64_t length = seq_lens[sequence];
   if (length < queries || length > table_width * block_size) {
-    call.refuse(at("seq_lens", sequence, length) + ". It must count at least the sequence's " + std::to_string(queries) +
-                " new tokens and at most the " + std::to_string(table_width * block_size) + " slots of its block table.");
+    call.refuse(at("seq_lens", sequence, length) + ". It must count at least the sequence's " +
+                std::to_string(queries) + " new tokens and at most the " +
+                std::to_string(table_width * block_size) + " slots of its block table.");
   }
   if (queries == 0) return;
   // Blocks wholly before the window of the first query are never read: they may be freed, their numbers stale.
@@ -177,8 +190,9 @@ void AttentionInputs::check_sequence(const Call& call, const AttentionAttributes
 void AttentionInputs::read_extras(const Call& call, const AttentionAttributes& attributes) {
   const Tensor rope = call.optional_input(11, "rope_table");
   if (rope.present != (attributes.rotary_dims > 0)) {
-    call.refuse(rope.present ? "input rope_table is given, but attribute rotary_dims is 0. Set it to the table's columns."
-                             : "input rope_table is missing, but attribute rotary_dims is not 0. Give the table.");
+    call.refuse(rope.present
+                    ? "input rope_table is given, but attribute rotary_dims is 0. Set it to the table's columns."
+                    : "input rope_table is missing, but attribute rotary_dims is not 0. Give the table.");
   }
   if (rope.present) {
     if (rope.shape.size() != 2 || rope.shape[1] != attributes.rotary_dims) {
@@ -202,8 +216,9 @@ void AttentionInputs::read_extras(const Call& call, const AttentionAttributes& a
   k_norm = key_norm.as<float>();
   sinks = sink_logits.as<float>();
   if (call.optional_input(15, "k_scale").present || call.optional_input(16, "v_scale").present) {
-    call.refuse("inputs k_scale and v_scale are for a quantised cache, which the CPU kernels do not have. "
-                "Use a float32 or float16 cache.");
+    call.refuse(
+        "inputs k_scale and v_scale are for a quantised cache, which the CPU kernels do not have. "
+        "Use a float32 or float16 cache.");
   }
 }
 

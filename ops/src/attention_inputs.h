@@ -24,8 +24,8 @@ struct AttentionAttributes {
   float norm_epsilon;
 };
 
-// Inputs whose shapes and numbers were all checked: no block, slot or table row lies outside its tensor. A query with
-// index i of n in a sequence of length L stands at cache position L - n + i.
+// Inputs whose shapes and numbers were all checked: no block, slot or table row lies outside its tensor. A query
+// with index i of n in a sequence of length L stands at cache position L - n + i.
 struct AttentionInputs {
   AttentionInputs(const Call& call, const AttentionAttributes& attributes);
 

@@ -18,7 +18,8 @@ AttentionPlan::AttentionPlan(const AttentionInputs& inputs, const AttentionAttri
   make_items(inputs.value_dim);
 }
 
-void AttentionPlan::add_sequence(const AttentionInputs& inputs, const AttentionAttributes& attributes, int64_t sequence) {
+void AttentionPlan::add_sequence(const AttentionInputs& inputs, const AttentionAttributes& attributes,
+                                 int64_t sequence) {
   const int group = attributes.heads / attributes.kv_heads;
   const int tile_heads = std::min(group, kTileRows);
   const int64_t tile_queries = kTileRows / tile_heads;
@@ -33,8 +34,8 @@ void AttentionPlan::add_sequence(const AttentionInputs& inputs, const AttentionA
     const int64_t first_chunk = oldest / kChunk, last_chunk = (position + count - 1) / kChunk + 1;
     for (int kv_head = 0; kv_head < attributes.kv_heads; ++kv_head) {
       for (int head = 0; head < group; head += tile_heads) {
-        tiles.push_back({sequence, kv_head, kv_head * group + head, std::min(tile_heads, group - head), start + q, count,
-                         position, first_chunk, last_chunk, -1});
+        tiles.push_back({sequence, kv_head, kv_head * group + head, std::min(tile_heads, group - head), start + q,
+                         count, position, first_chunk, last_chunk, -1});
         multiplications += tiles.back().rows() * (position + count - oldest) * (inputs.head_dim + inputs.value_dim);
       }
     }
@@ -54,7 +55,8 @@ void AttentionPlan::make_items(int value_dim) {
     }
     tile.partials = partial_rows;
     partial_rows += rows;
-    for (int64_t c = tile.first_chunk; c < tile.last_chunk; ++c) items.push_back({static_cast<int64_t>(t), c, c + 1});
+    for (int64_t c = tile.first_chunk; c < tile.last_chunk; ++c)
+      items.push_back({static_cast<int64_t>(t), c, c + 1});
   }
 }
 

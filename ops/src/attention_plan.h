@@ -43,7 +43,7 @@ struct AttentionPlan {
 
   std::vector<AttentionTile> tiles;
   std::vector<AttentionItem> items;
-  int64_t partial_rows = 0;  // rows of partial results over all split tiles
+  int64_t partial_rows = 0;     // rows of partial results over all split tiles
   int64_t multiplications = 0;  // of the whole call, about
 
  private:

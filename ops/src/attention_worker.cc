@@ -9,7 +9,7 @@ namespace ortolan {
 struct AttentionWorker::Rows {
   float* queries;
   float* scores;
-  float* key_copies;    // chunk rows in float32, padded; unused where the cache can be read directly
+  float* key_copies;  // chunk rows in float32, padded; unused where the cache can be read directly
   float* value_copies;
   const float* key[kChunk];
   const float* value[kChunk];
@@ -78,8 +78,8 @@ AttentionWorker::Range AttentionWorker::visible(const AttentionTile& tile, int r
 }
 
 void AttentionWorker::load_queries(const AttentionTile& tile, float* queries) const {
-  HeadTransform how{inputs_.q_norm, attributes_.norm_epsilon, nullptr, nullptr, attributes_.rotary_dims,
-                    attributes_.interleaved, attributes_.scale};
+  HeadTransform how{inputs_.q_norm,          attributes_.norm_epsilon, nullptr,          nullptr,
+                    attributes_.rotary_dims, attributes_.interleaved,  attributes_.scale};
   for (int row = 0; row < tile.rows(); ++row) {
     const int64_t token = tile.first_row + row / tile.heads;
     if (inputs_.rope_table) {
@@ -88,7 +88,8 @@ void AttentionWorker::load_queries(const AttentionTile& tile, float* queries) co
     }
     const int64_t head = tile.first_head + row % tile.heads;
     float* target = queries + static_cast<int64_t>(row) * head_stride_;
-    kernels_.transform_head(how, inputs_.q + token * inputs_.q_stride + head * inputs_.head_dim, target, inputs_.head_dim);
+    kernels_.transform_head(how, inputs_.q + token * inputs_.q_stride + head * inputs_.head_dim, target,
+                            inputs_.head_dim);
     std::fill(target + inputs_.head_dim, target + head_stride_, 0.0f);
   }
 }
@@ -124,7 +125,8 @@ void AttentionWorker::gather(const AttentionTile& tile, int64_t chunk, Rows& buf
   for (int j = begin; j < end; ++j) {
     const int64_t position = chunk * kChunk + j;
     const int64_t slot = table[position / inputs_.block_size] * inputs_.block_size + position % inputs_.block_size;
-    gather_rows(inputs_.k_cache, inputs_.head_dim, head_stride_, slot, tile.kv_head, j, buffers.key_copies, buffers.key);
+    gather_rows(inputs_.k_cache, inputs_.head_dim, head_stride_, slot, tile.kv_head, j, buffers.key_copies,
+                buffers.key);
     gather_rows(inputs_.v_cache, inputs_.value_dim, value_stride_, slot, tile.kv_head, j, buffers.value_copies,
                 buffers.value);
   }
@@ -160,8 +162,8 @@ void AttentionWorker::finish(const AttentionTile& tile, const AttentionPartial& 
     const int head = tile.first_head + row % tile.heads;
     float* target = out_ + (token * attributes_.heads + head) * inputs_.value_dim;
     const AttentionPartial of_row = result.from(row, value_stride_);
-    kernels_.finish(*of_row.maximum, *of_row.total, of_row.sums, inputs_.sinks ? inputs_.sinks + head : nullptr, target,
-                    inputs_.value_dim);
+    kernels_.finish(*of_row.maximum, *of_row.total, of_row.sums, inputs_.sinks ? inputs_.sinks + head : nullptr,
+                    target, inputs_.value_dim);
   }
 }
 

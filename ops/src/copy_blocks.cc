@@ -23,13 +23,14 @@ void check_blocks(const Call& call, const Tensor& numbers, const char* name, int
 
 template <abi::ElementType kCache>
 void CopyBlocks<kCache>::compute(const Call& call) const {
-  const Tensor cache = call.input(0, "cache"), source = call.input(1, "source"), target = call.input(2, "destination");
+  const Tensor cache = call.input(0, "cache"), source = call.input(1, "source"),
+               target = call.input(2, "destination");
   if (cache.shape.size() < 2) {
     call.refuse("input cache has shape " + shape_text(cache.shape) + ". Give [blocks, block_size, ...].");
   }
   if (source.shape.size() != 1 || source.shape != target.shape) {
-    call.refuse("input source has shape " + shape_text(source.shape) + " and destination " + shape_text(target.shape) +
-                ". Give two lists of one length.");
+    call.refuse("input source has shape " + shape_text(source.shape) + " and destination " +
+                shape_text(target.shape) + ". Give two lists of one length.");
   }
   check_blocks(call, source, "source", cache.shape[0]);
   check_blocks(call, target, "destination", cache.shape[0]);

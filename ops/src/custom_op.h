@@ -1,7 +1,8 @@
 // Makes ORT's custom-op table from a kernel class.
 //
-// A kernel class supplies: kName ("ai.ortolan ..." in messages), kInputs and kOutputs (arrays of Port), a constructor
-// (const NodeInfo&, const Kernels&), and compute(const Call&) const. Exceptions become statuses here and go no further.
+// A kernel class supplies: kName, kInputs and kOutputs (arrays of Port), a
+// constructor (const NodeInfo&, const Kernels&), and compute(const Call&) const. Exceptions become statuses here
+// and go no further.
 #pragma once
 
 #include <cstdlib>
@@ -62,7 +63,8 @@ class CustomOp : public OrtCustomOp {
     Kernel kernel;
   };
 
-  static OrtStatus* create(const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info, void** kernel) noexcept {
+  static OrtStatus* create(const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info,
+                           void** kernel) noexcept {
     const auto* self = static_cast<const CustomOp*>(op);
     try {
       *kernel = new Bound{self->api_, Kernel(NodeInfo(self->api_, info, Kernel::kName), self->kernels_)};

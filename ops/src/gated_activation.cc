@@ -26,7 +26,8 @@ GatedActivation::GatedActivation(const NodeInfo& node, const Kernels& kernels) :
 void GatedActivation::compute(const Call& call) const {
   const Tensor x = call.input(0, "x");
   if (x.shape.empty() || x.shape.back() % 2 != 0) {
-    call.refuse("input x has shape " + shape_text(x.shape) + ", but its last axis must hold gate | up, two equal halves.");
+    call.refuse("input x has shape " + shape_text(x.shape) +
+                ", but its last axis must hold gate | up, two equal halves.");
   }
   std::vector<int64_t> shape = x.shape;
   const int64_t width = shape.back() /= 2;

@@ -49,7 +49,7 @@ struct Kernels {
   const char* name;
   int width;  // floats in a vector
   void (*gated_activation)(Activation kind, const float* gate, const float* up, float* out, size_t count);
-  // sum = x + residual (both optional: null residual means sum = x and is not stored); y = norm(sum) * weight.
+  // sum = x + residual; y = norm(sum) * weight.
   void (*add_rms_norm)(const float* x, const float* residual, const float* weight, float epsilon, float* y,
                        float* sum, size_t count);
   void (*transform_head)(const HeadTransform& how, const float* in, float* out, int head_dim);

@@ -16,7 +16,8 @@ void Api::check(const std::string& what, OrtStatus* status) const {
 OrtStatus* Api::status(const std::exception& error) const {
   const auto* failure = dynamic_cast<const Failure*>(&error);
   const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  const char* text = memory ? "ai.ortolan: out of memory for a kernel's scratch. Run with fewer tokens a step." : error.what();
+  const char* text =
+      memory ? "ai.ortolan: out of memory for a kernel's scratch. Run with fewer tokens a step." : error.what();
   return function<OrtStatus*(int, const char*)>(abi::kCreateStatus)(failure ? failure->code() : abi::kFail, text);
 }
 
@@ -31,13 +32,12 @@ bool NodeInfo::has(const char* name) const {
   int64_t integer = 0;
   float real = 0.0f;
   size_t size = 0;
-  OrtStatus* found[] = {
-      api_.function<OrtStatus*(const OrtKernelInfo*, const char*, int64_t*)>(abi::kKernelInfoGetAttributeInt64)(
-          info_, name, &integer),
-      api_.function<OrtStatus*(const OrtKernelInfo*, const char*, float*)>(abi::kKernelInfoGetAttributeFloat)(
-          info_, name, &real),
-      api_.function<OrtStatus*(const OrtKernelInfo*, const char*, char*, size_t*)>(
-          abi::kKernelInfoGetAttributeString)(info_, name, nullptr, &size)};
+  OrtStatus* found[] = {api_.function<OrtStatus*(const OrtKernelInfo*, const char*, int64_t*)>(
+                            abi::kKernelInfoGetAttributeInt64)(info_, name, &integer),
+                        api_.function<OrtStatus*(const OrtKernelInfo*, const char*, float*)>(
+                            abi::kKernelInfoGetAttributeFloat)(info_, name, &real),
+                        api_.function<OrtStatus*(const OrtKernelInfo*, const char*, char*, size_t*)>(
+                            abi::kKernelInfoGetAttributeString)(info_, name, nullptr, &size)};
   bool any = false;
   for (OrtStatus* status : found) {
     any = any || !status;
@@ -73,12 +73,15 @@ void NodeInfo::refuse(const char* name, const std::string& problem) const {
   throw Failure(attribute(name) + " " + problem);
 }
 
+Call::Call(const Api& api, OrtKernelContext* context, const char* op) : api_(api), context_(context), op_(op) {
+  const OrtKernelContext* view = context;
+  api_.call(std::string(op_) + ": counting inputs", abi::kKernelContextGetInputCount, view, &inputs_);
+}
+
 Tensor Call::optional_input(size_t index, const char* name) const {
+  if (index >= inputs_) return {};
   const std::string what = std::string(op_) + ": input " + name;
-  size_t inputs = 0;
   const OrtKernelContext* context = context_;
-  api_.call(what, abi::kKernelContextGetInputCount, context, &inputs);
-  if (index >= inputs) return {};
   const OrtValue* value = nullptr;
   api_.call(what, abi::kKernelContextGetInput, context, index, &value);
   if (!value) return {};
@@ -127,9 +130,10 @@ Tensor Call::output(size_t index, const char* name, const std::vector<int64_t>& 
 void Call::in_place(size_t index, const char* name, const Tensor& source) const {
   const Tensor target = output(index, name, source.shape);
   if (target.data == source.data || source.count == 0) return;
-  refuse(std::string("output ") + name +
-         " lies in other memory than its input. The cache is updated in place: bind the same OrtValue to the graph's "
-         "cache input and cache output.");
+  refuse(
+      std::string("output ") + name +
+      " lies in other memory than its input. The cache is updated in place: bind the same OrtValue to the graph's "
+      "cache input and cache output.");
 }
 
 void Call::refuse(const std::string& problem) const { throw Failure(std::string(op_) + ": " + problem); }
@@ -152,7 +156,8 @@ void Call::run_parallel(size_t total, void (*body)(void*, size_t), void* state) 
   // As many batches as indices, so that threads take one at a time.
   const OrtKernelContext* context = context_;
   void* opaque = &guarded;
-  api_.call(std::string(op_) + ": thread pool", abi::kKernelContextParallelFor, context, guard, total, total, opaque);
+  api_.call(std::string(op_) + ": thread pool", abi::kKernelContextParallelFor, context, guard, total, total,
+            opaque);
   if (guarded.error) std::rethrow_exception(guarded.error);
 }
 

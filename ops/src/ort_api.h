@@ -55,7 +55,8 @@ std::string shape_text(const std::vector<int64_t>& shape);
 // Attributes of a node while its kernel is made.
 class NodeInfo {
  public:
-  NodeInfo(const Api& api, const OrtKernelInfo* info, std::string op) : api_(api), info_(info), op_(std::move(op)) {}
+  NodeInfo(const Api& api, const OrtKernelInfo* info, std::string op)
+      : api_(api), info_(info), op_(std::move(op)) {}
 
   int64_t integer(const char* name) const;
   int64_t integer(const char* name, int64_t otherwise) const { return has(name) ? integer(name) : otherwise; }
@@ -77,7 +78,7 @@ class NodeInfo {
 // One call of a kernel.
 class Call {
  public:
-  Call(const Api& api, OrtKernelContext* context, const char* op) : api_(api), context_(context), op_(op) {}
+  Call(const Api& api, OrtKernelContext* context, const char* op);
 
   Tensor optional_input(size_t index, const char* name) const;
   Tensor input(size_t index, const char* name) const;
@@ -91,7 +92,10 @@ class Call {
   template <typename Body>
   void parallel_for(size_t total, Body&& body) const {
     if (total == 1) return body(size_t{0});
-    if (total > 0) run_parallel(total, [](void* state, size_t index) { (*static_cast<std::remove_reference_t<Body>*>(state))(index); }, &body);
+    if (total > 0)
+      run_parallel(
+          total, [](void* state, size_t index) { (*static_cast<std::remove_reference_t<Body>*>(state))(index); },
+          &body);
   }
 
   // As parallel_for where `share`, else on this thread.
@@ -107,6 +111,7 @@ class Call {
   const Api& api_;
   OrtKernelContext* context_;
   const char* op_;
+  size_t inputs_ = 0;  // of the node; optional ones at the end may be left out
 };
 
 }  // namespace ortolan

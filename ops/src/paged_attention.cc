@@ -26,8 +26,8 @@ void write_cache(const Call& call, const AttentionInputs& inputs, const Attentio
   const auto write_token = [&](int64_t token) {
     const int64_t slot = inputs.slot_mapping[token];
     if (slot < 0) return;
-    HeadTransform how{inputs.k_norm, attributes.norm_epsilon, nullptr, nullptr, attributes.rotary_dims,
-                      attributes.interleaved, 1.0f};
+    HeadTransform how{inputs.k_norm,          attributes.norm_epsilon, nullptr, nullptr,
+                      attributes.rotary_dims, attributes.interleaved,  1.0f};
     if (inputs.rope_table) {
       how.cosine = inputs.rope_table + inputs.positions[token] * attributes.rotary_dims;
       how.sine = how.cosine + attributes.rotary_dims / 2;
@@ -35,7 +35,8 @@ void write_cache(const Call& call, const AttentionInputs& inputs, const Attentio
     float turned[kMaximumHeadDim];
     for (int64_t head = 0; head < attributes.kv_heads; ++head) {
       const int64_t row = slot * attributes.kv_heads + head;
-      kernels.transform_head(how, inputs.k + token * inputs.k_stride + head * inputs.head_dim, turned, inputs.head_dim);
+      kernels.transform_head(how, inputs.k + token * inputs.k_stride + head * inputs.head_dim, turned,
+                             inputs.head_dim);
       store(inputs.k_cache, row * inputs.head_dim, turned, inputs.head_dim);
       store(inputs.v_cache, row * inputs.value_dim, inputs.v + token * inputs.v_stride + head * inputs.value_dim,
             inputs.value_dim);
@@ -69,9 +70,8 @@ void PagedAttention<kCache>::compute(const Call& call) const {
                                   scratch.take(partial_rows * value_stride)};
   const AttentionWorker worker(inputs, attributes_, kernels_, kHalf, partials, out.as<float>());
   const bool share = plan.multiplications >= kWorthSharing;
-  call.for_each(plan.items.size(), share, [&](size_t i) {
-    worker.run(plan.tiles[static_cast<size_t>(plan.items[i].tile)], plan.items[i]);
-  });
+  call.for_each(plan.items.size(), share,
+                [&](size_t i) { worker.run(plan.tiles[static_cast<size_t>(plan.items[i].tile)], plan.items[i]); });
   if (plan.partial_rows == 0) return;
   call.for_each(plan.tiles.size(), share, [&](size_t t) {
     if (plan.tiles[t].partials >= 0) worker.merge(plan.tiles[t]);

@@ -12,6 +12,16 @@ namespace {
 
 constexpr int kKeysAtOnce = 8;
 
+// A few query rows wait for memory, many for arithmetic: only the few ask for rows ahead.
+constexpr int kRowsThatPrefetch = 8;
+
+// Asks for the cache lines of rows [start, end) of keys or values.
+inline void prefetch_rows(const float* const* row, int start, int end, int stride) {
+  for (int j = start; j < end; ++j) {
+    for (int d = 0; d < stride; d += 16) __builtin_prefetch(row[j] + d);
+  }
+}
+
 // Scores of the keys [start, start + 8) against one query; keys past the last visible one repeat it.
 inline void score_keys(const float* query, const float* const* key, int head_stride, float* scores) {
   F total[kKeysAtOnce];
@@ -63,14 +73,14 @@ inline void weigh_values(const float* weights, const float* const* value, int fi
   }
   for (int j = first; j < last; ++j) {
     const float* row = value[j] + dim;
-    F x[kVectors];
+    F weight[kRows];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) x[v] = simd::load(row + v * kWidth);
+    for (int r = 0; r < kRows; ++r) weight[r] = simd::set1(weights[r * kChunk + j]);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const F w = simd::set1(weights[r * kChunk + j]);
+    for (int v = 0; v < kVectors; ++v) {
+      const F x = simd::load(row + v * kWidth);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) total[r][v] = simd::fma(w, x[v], total[r][v]);
+      for (int r = 0; r < kRows; ++r) total[r][v] = simd::fma(weight[r], x, total[r][v]);
     }
   }
 #pragma GCC unroll 8
@@ -111,6 +121,13 @@ void attend_chunk(const ChunkTask& task) {
     if (task.last[r] > end) end = task.last[r];
   }
   for (int j = begin / kKeysAtOnce * kKeysAtOnce; j < end; j += kKeysAtOnce) {
+    if (task.rows <= kRowsThatPrefetch) {
+      // The keys of the next round, and the values that follow once all scores are known.
+      const int next = j + kKeysAtOnce;
+      prefetch_rows(task.key, next < end ? next : end, next + kKeysAtOnce < end ? next + kKeysAtOnce : end,
+                    task.head_stride);
+      prefetch_rows(task.value, j < begin ? begin : j, next < end ? next : end, task.value_stride);
+    }
     const float* key[kKeysAtOnce];
     for (int k = 0; k < kKeysAtOnce; ++k) {
       const int index = j + k < begin ? begin : j + k < end ? j + k : end - 1;
@@ -131,6 +148,9 @@ void attend_chunk(const ChunkTask& task) {
     if (same_keys(task, r, 4)) {
       weigh_rows<4, 2>(task, r);
       r += 4;
+    } else if (same_keys(task, r, 3)) {
+      weigh_rows<3, 4>(task, r);
+      r += 3;
     } else if (same_keys(task, r, 2)) {
       weigh_rows<2, 4>(task, r);
       r += 2;

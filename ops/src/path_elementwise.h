@@ -99,15 +99,12 @@ void scale_row(const float* x, const float* weight, float factor, float* y, size
 
 void add_rms_norm(const float* x, const float* residual, const float* weight, float epsilon, float* y, float* sum,
                   size_t count) {
-  if (residual) {
-    size_t i = 0;
-    for (; i + kWidth <= count; i += kWidth) {
-      simd::store(sum + i, simd::add(simd::load(x + i), simd::load(residual + i)));
-    }
-    for (; i < count; ++i) sum[i] = x[i] + residual[i];
-    x = sum;
+  size_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) {
+    simd::store(sum + i, simd::add(simd::load(x + i), simd::load(residual + i)));
   }
-  scale_row(x, weight, inverse_rms(x, count, epsilon), y, count);
+  for (; i < count; ++i) sum[i] = x[i] + residual[i];
+  scale_row(sum, weight, inverse_rms(sum, count, epsilon), y, count);
 }
 
 void rotate(const HeadTransform& how, float* head) {

@@ -4,11 +4,11 @@
 #include <mutex>
 #include <string>
 
+#include "add_rms_norm.h"
 #include "copy_blocks.h"
 #include "custom_op.h"
 #include "gated_activation.h"
 #include "paged_attention.h"
-#include "rms_norm.h"
 
 #define ORTOLAN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -23,7 +23,6 @@ class Domain {
  public:
   Domain(const OrtApi* table, const Kernels& kernels)
       : gated_activation_(table, kernels),
-        rms_norm_(table, kernels),
         add_rms_norm_(table, kernels),
         copy_blocks_float_(table, kernels),
         copy_blocks_half_(table, kernels),
@@ -31,18 +30,16 @@ class Domain {
         paged_attention_half_(table, kernels) {
     const Api api(table);
     api.call("ai.ortolan: creating the domain", abi::kCreateCustomOpDomain, kDomain, &domain_);
-    const OrtCustomOp* ops[] = {&gated_activation_,   &rms_norm_,
-                                &add_rms_norm_,       &copy_blocks_float_,
-                                &copy_blocks_half_,   &paged_attention_float_,
-                                &paged_attention_half_};
-    for (const OrtCustomOp* op : ops) api.call("ai.ortolan: adding an operator", abi::kCustomOpDomainAdd, domain_, op);
+    const OrtCustomOp* ops[] = {&gated_activation_, &add_rms_norm_,          &copy_blocks_float_,
+                                &copy_blocks_half_, &paged_attention_float_, &paged_attention_half_};
+    for (const OrtCustomOp* op : ops)
+      api.call("ai.ortolan: adding an operator", abi::kCustomOpDomainAdd, domain_, op);
   }
 
   OrtCustomOpDomain* handle() const { return domain_; }
 
  private:
   CustomOp<GatedActivation> gated_activation_;
-  CustomOp<RMSNorm> rms_norm_;
   CustomOp<AddRMSNorm> add_rms_norm_;
   CustomOp<CopyBlocks<abi::kFloat>> copy_blocks_float_;
   CustomOp<CopyBlocks<abi::kFloat16>> copy_blocks_half_;

@@ -31,9 +31,7 @@ inline F copy_sign(F a, F b) {
   return _mm256_or_ps(_mm256_andnot_ps(sign, a), _mm256_and_ps(sign, b));
 }
 // x < limit ? a : b; b where x is NaN.
-inline F if_less(F x, F limit, F a, F b) {
-  return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, limit, _CMP_LT_OQ));
-}
+inline F if_less(F x, F limit, F a, F b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, limit, _CMP_LT_OQ)); }
 inline F round(F x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 // 2^n for whole n in [-126, 127].
 inline F power_of_two(F n) {

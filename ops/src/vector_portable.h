@@ -83,7 +83,7 @@ inline uint16_t float_to_half(float x) {
   bits &= 0x7fffffffu;
   if (bits > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((bits >> 13) & 0x1ffu));
   if (bits >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and above round to infinity
-  if (bits < 0x38800000u) {                                               // subnormal half: whole multiples of 2^-24
+  if (bits < 0x38800000u) {  // subnormal half: whole multiples of 2^-24
     float magnitude;
     std::memcpy(&magnitude, &bits, sizeof magnitude);
     const float shifted = magnitude + 0.5f;  // the ulp of [0.5, 1) is 2^-24: the addition rounds

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from rtcore.decoding.philox import uniform
 from rtcore.executor.base import Float32, Int32, Int64
 
+# Below it a temperature could not be told from zero in float32; as cold as this, the best token always wins.
+_COLDEST = 1e-30
+
 
 @dataclass(slots=True)
 class SamplingRows:
@@ -48,41 +51,48 @@ class Sampler:
         if len(draws):
             numbers = uniform(rows.seeds[draws], rows.positions[draws])
             for row, number in zip(draws.tolist(), numbers.tolist(), strict=True):
-                scores = logits[row].astype(np.float64)
                 ids[row] = _draw(
-                    scores, float(rows.temperature[row]), int(rows.top_k[row]), float(rows.top_p[row]), number
+                    logits[row], float(rows.temperature[row]), int(rows.top_k[row]), float(rows.top_p[row]), number
                 )
         return ids, valid
 
 
-def _draw(scores: NDArray[np.float64], temperature: float, top_k: int, top_p: float, number: float) -> int:
+def _draw(scores: Float32, temperature: float, top_k: int, top_p: float, number: float) -> int:
     """A token of one row by inversion: tokens in the order of their ids, `number` in [0, 1)."""
     candidates: Int64 | None = None
     if 0 < top_k < len(scores):
         threshold = np.partition(scores, len(scores) - top_k)[len(scores) - top_k]
         candidates = np.flatnonzero(scores >= threshold)
         scores = scores[candidates]
-    scores -= scores.max()
     with np.errstate(over="ignore", under="ignore"):
-        weights = np.exp(scores / temperature)
+        weights = scores - scores.max()
+        weights /= np.float32(max(temperature, _COLDEST))
+        np.exp(weights, out=weights)
     if top_p < 1:
         kept = _nucleus(weights, top_p)
         weights = weights[kept]
         candidates = kept if candidates is None else candidates[kept]
-    cumulative = np.cumsum(weights)
+    cumulative = np.cumsum(weights, dtype=np.float64)
     total = cumulative[-1]
     index = int(np.searchsorted(cumulative, min(number * total, np.nextafter(total, 0)), side="right"))
     return index if candidates is None else int(candidates[index])
 
 
-def _nucleus(weights: NDArray[np.float64], top_p: float) -> Int64:
+def _nucleus(weights: Float32, top_p: float) -> Int64:
     """Indices, ascending, of the smallest set of largest weights that holds top_p of their sum.
 
     Weights below (1 - top_p) / n of the sum hold less than 1 - top_p of it together, so none of them can
     belong to the set: only the few others have to be sorted.
     """
-    total = weights.sum()
+    total = float(weights.sum(dtype=np.float64))
     likely = np.flatnonzero(weights > (1 - top_p) / len(weights) * total * 0.999)
-    order = likely[np.argsort(-weights[likely], kind="stable")]
-    before = np.cumsum(weights[order]) - weights[order]
-    return np.sort(order[before < top_p * total])
+    weights = weights[likely]
+    falling = np.sort(weights)[::-1]
+    before = np.cumsum(falling, dtype=np.float64) - falling
+    size = int(np.searchsorted(before, top_p * total))
+    last = falling[size - 1]
+    kept = weights > last
+    # Of those as likely as the last, only as many as the set has room for, in the order of their ids.
+    kept[np.flatnonzero(weights == last)[: size - np.count_nonzero(kept)]] = True
+    members: Int64 = likely[kept]
+    return members

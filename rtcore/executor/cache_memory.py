@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.errors import CacheTooSmall, WrongTarget
+from ops.errors import BundleDamaged, CacheTooSmall, WrongTarget
 from rtcore.config import EngineConfig
 from rtcore.executor.base import Int32
 from rtcore.machine import available_memory
-from rtcore.manifest import CacheTensor, Manifest, Variant
+from rtcore.manifest import MANIFEST_FILE, CacheTensor, Manifest, Variant
 
 _DTYPES: dict[str, type[np.generic]] = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 _ALIGNMENT = max(4096, mmap.PAGESIZE)
@@ -33,6 +33,12 @@ def choose_blocks(manifest: Manifest, variant: Variant, config: EngineConfig) ->
     block fits.
     """
     block = sum(_block_bytes(tensor, config.block_size) for tensor in variant.cache_tensors)
+    if not block:
+        raise BundleDamaged(
+            f"The manifest lists no cache tensors for {variant.precision} on {variant.target}.",
+            remedy="Export the model anew.",
+            param=MANIFEST_FILE,
+        )
     budget = config.cache_bytes
     if budget is None:
         sizes = {entry.path: entry.size for entry in manifest.files}

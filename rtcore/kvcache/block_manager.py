@@ -165,6 +165,7 @@ class BlockManager:
         self.live.add(blocks)
         return blocks
 
+<<<<<<< HEAD
     def restore(self, chain: HashChain, saved: SavedBlocks) -> SequenceBlocks:
         """Blocks for a sequence whose content is to be loaded from host memory; names them in `saved`."""
         blocks = SequenceBlocks(
@@ -183,6 +184,14 @@ class BlockManager:
             saved.blocks[group] = np.array(taken, np.int32)
         self.live.add(blocks)
         return blocks
+=======
+    def can_append(self, blocks: SequenceBlocks, length: int) -> bool:
+        """Whether `blocks` can grow to `length` tokens."""
+        if length <= blocks.count * self.block_size:
+            return True
+        needed = self.blocks_for(length) - blocks.count
+        return all(len(free) >= needed for free in self._free)
+>>>>>>> main
 
     def can_append(self, blocks: SequenceBlocks, length: int, spare: int = 0) -> bool:
         """Whether `blocks` can grow to `length` tokens and leave `spare` blocks of each group available."""
@@ -197,6 +206,7 @@ class BlockManager:
         Raises ResourceError when the available blocks do not suffice; see `take_copies` for what to do before
         the step runs.
         """
+<<<<<<< HEAD
         if length > blocks.writable:
             if not self.can_append(blocks, length):
                 raise ResourceError(f"The cache has no blocks left for a sequence of {length} tokens.")
@@ -209,6 +219,23 @@ class BlockManager:
             blocks.count = max(blocks.count, end)
             blocks.writable = blocks.count * self.block_size
         blocks.length = max(blocks.length, length)
+=======
+        if length > blocks.count * self.block_size:
+            needed = self.blocks_for(length) - blocks.count
+            if not self.can_append(blocks, length):
+                raise ResourceError(f"{needed} cache blocks are needed, {min(self.free_blocks)} are free.")
+            end = blocks.count + needed
+            for group, free in enumerate(self._free):
+                taken = free[: -needed - 1 : -1]
+                del free[-needed:]
+                self._references[group][taken] = 1
+                if end > len(blocks.tables[group]):
+                    blocks.tables[group] = _grown(blocks.tables[group], end)
+                blocks.tables[group][blocks.count : end] = taken
+            blocks.count = end
+        if length > blocks.length:
+            blocks.length = length
+>>>>>>> main
 
     def _own_last(self, blocks: SequenceBlocks, begin: int) -> None:
         """Copy the last block, unless nobody else references it and nobody could find what is overwritten."""

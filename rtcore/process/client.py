@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ops.errors import EngineDied, EngineUnavailable, Overloaded
 from rtcore.config import EngineConfig
@@ -16,6 +15,7 @@ from rtcore.process.messages import Accepted, AskStats, Cancel, Deltas, FromEngi
 from rtcore.process.stream import TokenStream
 from rtcore.process.supervisor import State, Supervision, Supervisor
 from rtcore.request import EngineFailure, EngineRequest, TokenDelta
+from rtcore.stats import EngineStats
 
 STATS_SECONDS = 10.0
 DRAIN_RETRY_SECONDS = 5.0
@@ -33,7 +33,7 @@ class EngineProcess:
         self._supervisor = Supervisor(bundle, config, supervision or Supervision(), self._receive, self._lose)
         self._streams: dict[str, TokenStream] = {}
         self._unanswered: set[str] = set()
-        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._asked: dict[int, asyncio.Future[EngineStats]] = {}
         self._tokens = itertools.count()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -100,13 +100,13 @@ class EngineProcess:
         self._idle.clear()
         return stream
 
-    async def stats(self) -> dict[str, Any]:
-        """EngineStats of the running engine; raises EngineUnavailable when it is not up or too busy to say."""
+    async def stats(self) -> EngineStats:
+        """The statistics of the running engine; raises EngineUnavailable when it is not up or too busy to say."""
         connection = self._supervisor.connection
         if connection is None or connection.ready is None:
             raise self._unavailable()
         token = next(self._tokens)
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
         self._asked[token] = answer
         try:
             connection.send(AskStats(token))

@@ -74,6 +74,7 @@ class EngineLoop:
                 return
             outcome = self._step() if self._engine.has_work else Outcome.NO_WORK
             if outcome is Outcome.NO_WORK:
+                self._engine.maintain()
                 wait_ms = int(self._heartbeat * 1000)
             elif outcome is Outcome.COMMITTED or outcome is Outcome.UNSERVICEABLE:
                 wait_ms = 0
@@ -107,7 +108,7 @@ class EngineLoop:
                 case Cancel(id=request_id):
                     self._engine.cancel(request_id)
                 case AskStats(token=token):
-                    self._socket.send(Stats(token, msgspec.to_builtins(self._engine.stats())))
+                    self._socket.send(Stats(token, self._engine.stats()))
                 case _:
                     return False
         if accepted:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from ops.errors import InvalidRequest
 from rtcore.config import EngineConfig
 from rtcore.request import EngineFailure, EngineRequest, TokenDelta
+from rtcore.stats import EngineStats
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """Both sockets refuse larger messages. A prompt of a million tokens takes about 5 MB."""
 
-LOAD_ENGINE = "rtcore.process.worker:load_engine"
+LOAD_ENGINE = "rtcore.loading:load_engine"
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -78,10 +79,10 @@ class Deltas(msgspec.Struct, frozen=True, tag="deltas"):
 
 
 class Stats(msgspec.Struct, frozen=True, tag="stats"):
-    """EngineStats as plain types, so that the server need not import the engine."""
+    """The answer to AskStats with the same token."""
 
     token: int
-    stats: dict[str, Any]
+    stats: EngineStats
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):

@@ -71,7 +71,7 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._settled: asyncio.Future[None] | None = None
         self._load_seconds = 1.0
-        self._next_start = 0.0
+        self._next_start = time.monotonic()
         self._closing = False
 
     async def start(self, child: EngineChild | None) -> None:
@@ -92,7 +92,7 @@ class Supervisor:
 
     def unavailable(self) -> EngineUnavailable:
         """The error for a request that comes while the engine is not ready."""
-        wait = max(0.0, self._next_start - time.monotonic()) + self._load_seconds
+        wait = self._next_start + self._load_seconds - time.monotonic()
         why = "" if self.reason is None else f"{self.reason.what} {self.reason.why}".strip()
         words = {"starting": "is still loading", "stopped": "has stopped", "failed": "dies at every start"}
         what = f"The engine {words.get(self.state, 'is being restarted')}."

@@ -34,14 +34,6 @@ if TYPE_CHECKING:
 EngineFactory = Callable[[str, EngineConfig], "Engine"]
 
 
-def load_engine(bundle: str, config: EngineConfig) -> Engine:
-    """Open a bundle and load its engine; raises the typed errors of both."""
-    from rtcore.bundle import Bundle
-    from rtcore.engine import Engine
-
-    return Engine.load(Bundle.open(bundle, check=config.check), config)
-
-
 def resolve_factory(name: str) -> EngineFactory:
     """Find `module:function` or `/path/to/file.py:function`; raises EngineError when there is none."""
     place, _, attribute = name.rpartition(":")

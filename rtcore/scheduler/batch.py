@@ -48,7 +48,7 @@ class BatchBuilder:
             counts.append(work.tokens)
             samples.append(end == sequence.length)
             if work.tokens == 1:
-                singles.append(sequence.last if end == sequence.length else int(sequence.tokens[begin]))
+                singles.append(sequence.last if end == sequence.length else sequence.tokens.item(begin))
         lengths = np.array(counts, np.int32)
         query_start = np.zeros(len(works) + 1, np.int32)
         np.cumsum(lengths, out=query_start[1:])

@@ -74,7 +74,9 @@ class Tokenizer:
                 why="It is no valid Unicode and stands for no character.",
                 remedy="Send whole characters.",
             ) from error
-        ids: list[int] = self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+        # As a batch of one: only batches let other threads run meanwhile, and this one computes no offsets.
+        encoded = self._inner.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+        ids: list[int] = encoded.ids
         if add_special_tokens and self._add_bos != self._writes_bos:
             return [self.bos_id, *ids] if self.bos_id is not None and self._add_bos else ids[1:]
         return ids

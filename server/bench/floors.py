@@ -29,12 +29,6 @@ class Floors:
         return max(self.ceilings.fp32_ops_s, self.ceilings.int8_ops_s)
 
     @property
-    def weight_bytes(self) -> int:
-        """All weight files of the variant."""
-        wanted = set(self.variant.weights)
-        return sum(entry.size for entry in self.manifest.files if entry.path in wanted)
-
-    @property
     def file_bytes(self) -> int:
         """All files of the bundle: what a full check reads."""
         return sum(entry.size for entry in self.manifest.files)
@@ -81,5 +75,5 @@ class Floors:
         return self.file_bytes / self.ceilings.read_bytes_s
 
     def memory_bytes(self, sequences: int, context: int) -> int:
-        """Weights and written cache."""
-        return self.weight_bytes + sequences * self.cache_bytes(context)
+        """Weights that a step reads, and written cache."""
+        return self.variant.linear_bytes + sequences * self.cache_bytes(context)

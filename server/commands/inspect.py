@@ -54,22 +54,24 @@ def _model_rows(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _variant_rows(manifest: Manifest) -> list[tuple[str, str]]:
-    """One row a variant: weights, cache a token, how it was quantised."""
+    """For each variant its weights and cache, and how it was quantised."""
     if manifest.skeleton:
         return [("weights", "none yet: a skeleton, to be completed with `ortolan fill`")]
     sizes = {entry.path: entry.size for entry in manifest.files}
     rows = []
     for variant in manifest.variants:
-        weights = sum(sizes[path] for path in variant.weights)
-        default = ", default" if variant.precision == manifest.default_precision else ""
-        recipe = ", ".join(f"{key} {_plain(value)}" for key, value in variant.recipe.items())
-        rows.append(
-            (
-                f"{variant.precision} for {variant.target}",
-                f"weights {_short(weights)}B, cache {_short(_token_bytes(variant))}B a token{default}"
-                + (f" ({recipe})" if recipe else ""),
-            )
+        facts = [f"maps {_short(sum(sizes[path] for path in variant.weights))}B of weights"]
+        if variant.linear_bytes:
+            facts.append(f"reads {_short(variant.linear_bytes)}B of them a step")
+        facts.append(f"cache {_short(_token_bytes(variant))}B a token")
+        if variant.precision == manifest.default_precision:
+            facts.append("default")
+        rows.append((f"{variant.precision} for {variant.target}", ", ".join(facts)))
+        recipe = ", ".join(
+            f"{key} {_plain(value)}" for key, value in variant.recipe.items() if value not in ("", [], ())
         )
+        if recipe:
+            rows.append(("", recipe))
     return rows
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from aiohttp import web
 
 from ops.errors import OrtolanError
@@ -31,8 +29,9 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     service.admit(chat.model)
     try:
         params = service.params(chat.sampling_fields(), chat.answer_limit)
-        prompt = await service.text_work(len(body), lambda: _prompt(service, chat))
-        generation = Generation(service, [prompt], params)
+        generation = await service.text_work(
+            len(body), lambda: Generation(service, [_prompt(service, chat)], params)
+        )
         reply = ChatReply(service, generation, include_usage=chat.include_usage)
         async with generation:
             if chat.stream:
@@ -52,19 +51,14 @@ class ChatReply(Reply):
     """The shapes of one chat completion."""
 
     def __init__(self, service: Service, generation: Generation, *, include_usage: bool) -> None:
-        super().__init__(generation, include_usage=include_usage)
-        self._id = f"chatcmpl-{generation.id}"
-        self._created = int(time.time())
-        self._model = service.model
-        self._version = service.manifest.version
+        super().__init__(service, generation, "chatcmpl", include_usage=include_usage)
 
     def whole(self) -> ChatCompletion:
         choices = [
             ChatChoice(choice.index, AnswerMessage(choice.text), choice.finish_reason, choice.stop_reason)
             for choice in self.generation.choices
         ]
-        usage = self.generation.usage()
-        return ChatCompletion(self._id, self._created, self._model, self._version, choices, usage)
+        return ChatCompletion(*self.head, choices, self.generation.usage())
 
     def opening(self) -> list[ChatChunk]:
         return [
@@ -85,4 +79,4 @@ class ChatReply(Reply):
         return self._chunk([], last=True)
 
     def _chunk(self, choices: list[ChunkChoice], *, last: bool = False) -> ChatChunk:
-        return ChatChunk(self._id, self._created, self._model, self._version, choices, self.usage_field(last=last))
+        return ChatChunk(*self.head, choices, self.usage_field(last=last))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from aiohttp import web
 
 from server.endpoints.body import read_json_body
@@ -21,8 +19,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     asked = await service.text_work(len(body), lambda: CompletionRequest.parse(body))
     service.admit(asked.model)
     params = service.params(asked.sampling_fields(), asked.answer_limit)
-    prompts = await service.text_work(len(body), lambda: _prompts(service, asked))
-    generation = Generation(service, prompts, params)
+    generation = await service.text_work(len(body), lambda: Generation(service, _prompts(service, asked), params))
     reply = CompletionReply(service, generation, include_usage=asked.include_usage)
     async with generation:
         if asked.stream:
@@ -39,19 +36,14 @@ class CompletionReply(Reply):
     """The shapes of one text completion."""
 
     def __init__(self, service: Service, generation: Generation, *, include_usage: bool) -> None:
-        super().__init__(generation, include_usage=include_usage)
-        self._id = f"cmpl-{generation.id}"
-        self._created = int(time.time())
-        self._model = service.model
-        self._version = service.manifest.version
+        super().__init__(service, generation, "cmpl", include_usage=include_usage)
 
     def whole(self) -> Completion:
         choices = [
             CompletionChoice(choice.index, choice.text, choice.finish_reason, choice.stop_reason)
             for choice in self.generation.choices
         ]
-        usage = self.generation.usage()
-        return Completion(self._id, self._created, self._model, self._version, choices, usage)
+        return Completion(*self.head, choices, self.generation.usage())
 
     def opening(self) -> list[Completion]:
         return []
@@ -65,4 +57,4 @@ class CompletionReply(Reply):
         return self._chunk([], last=True)
 
     def _chunk(self, choices: list[CompletionChoice], *, last: bool = False) -> Completion:
-        return Completion(self._id, self._created, self._model, self._version, choices, self.usage_field(last=last))
+        return Completion(*self.head, choices, self.usage_field(last=last))

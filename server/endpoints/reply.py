@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -14,16 +15,17 @@ from server.errors import encode
 from server.generation import Choice, Generation
 from server.protocol.common import Usage
 from server.record import RECORD
-from server.service import SERVICE
+from server.service import SERVICE, Service
 from server.streaming import EventStream
 
 
 class Reply(ABC):
-    """The shapes that one generation is answered in."""
+    """The shapes that one generation is answered in. head: id, time, model and version, alike in all of them."""
 
-    def __init__(self, generation: Generation, *, include_usage: bool) -> None:
+    def __init__(self, service: Service, generation: Generation, prefix: str, *, include_usage: bool) -> None:
         self.generation = generation
         self.include_usage = include_usage
+        self.head = (f"{prefix}-{generation.id}", int(time.time()), service.model, service.manifest.version)
 
     @abstractmethod
     def opening(self) -> Sequence[msgspec.Struct]:

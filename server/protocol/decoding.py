@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TypeVar
 
 import msgspec
 
 from ops.errors import InvalidRequest
+from server.nearest import nearest
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -43,12 +43,6 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[Body], kind: type[Bod
         raise InvalidRequest("The JSON body is nested too deeply.", remedy="Send a flatter body.") from error
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """A hint at the known name that is most like a wrong one, or nothing."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean {close[0]!r}?" if close else ""
-
-
 def _malformed(message: str, body: bytes) -> InvalidRequest:
     """Name line and column; a body that ends too early is at fault at its end."""
     found = _BYTE.search(message)
@@ -73,7 +67,9 @@ def _explain(message: str, kind: type[msgspec.Struct]) -> InvalidRequest:
     if field[1] == "required":
         return InvalidRequest(f"{path} is missing.", param=path)
     known = [] if place else [entry.encode_name for entry in msgspec.structs.fields(kind)]
-    return UnknownField(f"Unknown parameter: {path!r}.", remedy=nearest(name, known), param=path)
+    close = nearest(name, known)
+    remedy = "" if close is None else f"Did you mean {close!r}?"
+    return UnknownField(f"Unknown parameter: {path!r}.", remedy=remedy, param=path)
 
 
 def _plain(what: str) -> str:

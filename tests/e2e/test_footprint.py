@@ -41,7 +41,8 @@ def test_ready_within_three_seconds(smollm2_bundle: Path, tmp_path: Path, precis
 def test_memory_after_sixteen_requests(smollm2_bundle: Path, tmp_path: Path, precision: str) -> None:
     entries = sorted(reference().prompts, key=lambda entry: len(entry.prompt_ids))[-REQUESTS:]
     bundle = Bundle.open(smollm2_bundle, check="sizes")
-    floors = Floors(bundle.manifest, bundle.variant(precision, "cpu"), Ceilings(1, 1.0, 1.0, 1.0))
+    variant = bundle.variant(precision, "cpu")
+    floors = Floors(bundle.manifest, variant, Ceilings(1, 1.0, 1.0, 1.0))
     written = sum(floors.cache_bytes(len(entry.prompt_ids) + TOKENS) for entry in entries)
     bundle.close()
     with ServerProcess(smollm2_bundle, tmp_path / "log", "--precision", precision) as server:
@@ -63,10 +64,10 @@ def test_memory_after_sixteen_requests(smollm2_bundle: Path, tmp_path: Path, pre
             assert list(pool.map(ask, entries)) == [TOKENS] * REQUESTS
         top = psutil.Process(server.process.pid)
         taken = [process.memory_full_info().pss for process in (top, *top.children(recursive=True))]
-    bound = floors.weight_bytes + written + OVERHEAD_BYTES
+    bound = variant.linear_bytes + written + OVERHEAD_BYTES
     shown = " + ".join(f"{value / 1e6:.0f}" for value in taken)
     print(
-        f"{precision}: PSS {shown} MB; bound {bound / 1e6:.0f} MB = weights {floors.weight_bytes / 1e6:.0f} "
+        f"{precision}: PSS {shown} MB; bound {bound / 1e6:.0f} MB = weights {variant.linear_bytes / 1e6:.0f} "
         f"+ written cache {written / 1e6:.0f} + {OVERHEAD_BYTES / 1e6:.0f}"
     )
     assert sum(taken) <= bound

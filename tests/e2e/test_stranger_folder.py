@@ -29,7 +29,7 @@ def ortolan_in(folder: Path, *arguments: str, text: str | None = None) -> subpro
 
 
 def test_generate(strange_folder: Path, tiny_bundle: Path) -> None:
-    done = ortolan_in(strange_folder, "generate", str(tiny_bundle), "--prompt", "The quick", "--max-tokens", "3")
+    done = ortolan_in(strange_folder, "generate", str(tiny_bundle), "The quick", "--max-tokens", "3")
     assert done.returncode == 0, done.stderr
 
 

@@ -169,6 +169,26 @@ class TestManifest:
             (pristine / MANIFEST_FILE).write_bytes(good)
         assert f"$.{field}" in caught.value.why or "seal" in caught.value.why or field in caught.value.why
 
+    @pytest.mark.parametrize(
+        ("place", "value"),
+        [
+            (("dimensions", "vocab_size"), 0),
+            (("dimensions", "context_length"), -4),
+            (("variants", 0, "cache_tensors", 1, "group"), 2),
+            (("variants", 0, "cache_tensors", 1, "shape"), [1, 0]),
+            (("variants", 0, "cache_tensors", 1, "shape"), []),
+        ],
+    )
+    def test_numbers_that_cannot_be(self, bundle: Path, place: tuple[str | int, ...], value: object) -> None:
+        tree = msgspec.json.decode((bundle / MANIFEST_FILE).read_bytes())
+        inner = tree
+        for step in place[:-1]:
+            inner = inner[step]
+        inner[place[-1]] = value
+        (bundle / MANIFEST_FILE).write_bytes(msgspec.json.encode(tree))
+        error = refused(bundle, BundleDamaged)
+        assert error.param == MANIFEST_FILE and "seal" not in error.why
+
     def test_white_space_counts(self, bundle: Path) -> None:
         content = (bundle / MANIFEST_FILE).read_bytes()
         (bundle / MANIFEST_FILE).write_bytes(content + b"\n")

@@ -70,9 +70,10 @@ async def start_server(
     *,
     supervision: dict[str, Any] | None = None,
     wait: bool = True,
+    send_buffer: int | None = None,
     **config: Any,
 ) -> AsyncIterator[Running]:
-    """A server over a fake engine; `wait=False` does not wait for the engine."""
+    """A server over a fake engine; `wait=False` does not wait for the engine; `send_buffer` in bytes."""
     settings = ServerConfig(bundle=str(bundle), port=0, **config)
     watched = Supervision(
         factory=fakes.factory(factory),
@@ -83,6 +84,8 @@ async def start_server(
     service = Service(settings, opened.manifest, engine, TextFrontend(opened))
     runner = build_runner(service)
     listener: socket.socket = listen(settings.host, settings.port)
+    if send_buffer is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     await runner.setup()
     await web.SockSite(runner, listener).start()
     url = url_of(listener)

@@ -145,4 +145,4 @@ async def test_64_streams_at_once(serve: Serve) -> None:
         tokenizer = running.service.text.tokenizer
         assert texts == [tokenizer.decode([300 + number]) * 40 for number in range(64)]
         stats = await running.engine.stats()
-        assert (stats["running"], stats["waiting"]) == (0, 0)
+        assert (stats.running, stats.waiting) == (0, 0)

@@ -251,6 +251,12 @@ class TestFaults:
             load(bundle)
         assert "other" in str(caught.value)
 
+    def test_a_manifest_without_caches(self, bundle: Path) -> None:
+        variant = manifest_of(bundle).variants[0]
+        rewrite(bundle, variants=(msgspec.structs.replace(variant, cache_tensors=()),))
+        with pytest.raises(BundleDamaged, match="no cache tensors"):
+            load(bundle)
+
     def test_a_cache_type_that_the_cpu_does_not_have(self, bundle: Path) -> None:
         variant = manifest_of(bundle).variants[0]
         caches = (msgspec.structs.replace(variant.cache_tensors[0], dtype="bfloat16"), *variant.cache_tensors[1:])

@@ -12,12 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from ops.errors import BundleDamaged, InvalidRequest, Overloaded
 from rtcore.config import EngineConfig
 from rtcore.request import EngineRequest, TokenDelta
 from rtcore.scheduler.outcome import Outcome, StepResult
+from rtcore.stats import EngineStats
 
 HERE = Path(__file__).resolve()
 CONTEXT_LENGTH = 4096
@@ -40,12 +39,6 @@ DEFERRED = 506
 """The request waits for capacity for ever."""
 
 
-class FakeStats(msgspec.Struct):
-    waiting: int
-    running: int
-    steps: int
-
-
 @dataclass
 class Sequence:
     request: EngineRequest
@@ -65,6 +58,7 @@ class FakeEngine:
         self._running: dict[str, Sequence] = {}
         self._cancelled: list[str] = []
         self._steps = 0
+        self.maintained = 0
 
     @property
     def has_work(self) -> bool:
@@ -132,8 +126,26 @@ class FakeEngine:
                 return True
         return False
 
-    def stats(self) -> FakeStats:
-        return FakeStats(len(self._waiting), len(self._running), self._steps)
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            waiting=len(self._waiting),
+            running=len(self._running),
+            blocks_total=[1],
+            blocks_free=[1],
+            block_size=16,
+            context_length=CONTEXT_LENGTH,
+            steps=self._steps,
+            aborted_steps=0,
+            tokens_prefilled=0,
+            tokens_generated=0,
+            preemptions=0,
+            finished={},
+            started=0.0,
+        )
+
+    def maintain(self) -> None:
+        """Count the calls, which come when there is nothing to do."""
+        self.maintained += 1
 
     def check_invariants(self) -> None:
         """Echoes hold no blocks."""

@@ -122,15 +122,15 @@ async def test_leaving_a_stream_cancels_in_the_engine() -> None:
     async with running("slow") as engine:
         stream = engine.stream(request("a", [5], 4000))
         await anext(aiter(stream))
-        assert (await engine.stats())["running"] == 1
+        assert (await engine.stats()).running == 1
         await stream.aclose()
         await stream.aclose()
         stats = await engine.stats()
         for _ in range(100):
-            if stats["running"] == stats["waiting"] == 0:
+            if stats.running == stats.waiting == 0:
                 break
             stats = await engine.stats()
-        assert (stats["running"], stats["waiting"]) == (0, 0)
+        assert (stats.running, stats.waiting) == (0, 0)
         assert engine.in_flight == 0
 
 

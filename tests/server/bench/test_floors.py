@@ -75,5 +75,5 @@ def test_a_window_bounds_cache_and_attention() -> None:
 
 
 def test_memory_and_load() -> None:
-    assert floors().memory_bytes(2, 10) == 30_000 + 2 * floors().cache_bytes(10)
+    assert floors().memory_bytes(2, 10) == 20_000 + 2 * floors().cache_bytes(10)
     assert floors().load_seconds() == pytest.approx(31_000 / 1e6)

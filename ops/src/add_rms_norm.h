@@ -1,4 +1,4 @@
-// RMSNorm and AddRMSNorm over the last axis.
+// sum = x + residual; y = sum / sqrt(mean(sum^2) + epsilon) * weight, over the last axis.
 #pragma once
 
 #include <array>
@@ -6,21 +6,6 @@
 #include "custom_op.h"
 
 namespace ortolan {
-
-class RMSNorm {
- public:
-  static constexpr const char* kName = "RMSNorm";
-  static constexpr std::array<Port, 2> kInputs{{{abi::kFloat}, {abi::kFloat}}};
-  static constexpr std::array<Port, 1> kOutputs{{{abi::kFloat}}};
-  static constexpr std::array<Alias, 0> kAliases{};
-
-  RMSNorm(const NodeInfo& node, const Kernels& kernels);
-  void compute(const Call& call) const;
-
- private:
-  const Kernels& kernels_;
-  float epsilon_;
-};
 
 class AddRMSNorm {
  public:

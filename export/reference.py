@@ -1,0 +1,114 @@
+"""The reference: transformers in eager mode with weights as a bundle's kernels see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from export.capture import CapturedModel
+from export.capture import buffers as rebuilt_buffers
+from export.lowering import LoweredModel
+from export.parameters import TensorReader
+from export.scatter import scatter
+from export.simulate import rounding
+from export.sources import row_chunks
+from models.registry import family_of
+from ops.errors import CheckpointError
+
+Float32 = NDArray[np.float32]
+
+
+class Reference:
+    """A transformers model in float32 that computes what one precision's graph computes, but for rounding.
+
+    Its weights are those of the checkpoint, then, for a quantised precision, what the stored integers stand
+    for. A tied head is untied, because head and embedding may be kept in different forms.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], captured: CapturedModel, lowered: LoweredModel, tensor: TensorReader
+    ) -> None:
+        self._lowered = lowered
+        self._model = _empty_model(config)
+        _load(self._model, captured, tensor)
+        _dequantise(self._model, captured, lowered)
+
+    def logits(self, tokens: Sequence[int], positions: Sequence[int]) -> Float32:
+        """Logits [positions, vocabulary] of one teacher-forced sequence."""
+        with torch.no_grad():
+            output = self._model(
+                torch.tensor([list(tokens)]), use_cache=False, logits_to_keep=torch.tensor(list(positions))
+            )
+        found: Float32 = output.logits[0].to(torch.float32).numpy()
+        return found
+
+    def rounded_logits(self, tokens: Sequence[int], positions: Sequence[int]) -> Float32:
+        """The same with the rounding of the graph's kernels: activations to int8 by row and group before each
+        quantised linear, keys and values to the cache's type."""
+        with rounding(self._model, self._lowered):
+            return self.logits(tokens, positions)
+
+    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
+        """The `count` tokens that greedy decoding gives."""
+        sequence = list(tokens)
+        for _ in range(count):
+            sequence.append(int(self.logits(sequence, [len(sequence) - 1])[0].argmax()))
+        return sequence[len(tokens) :]
+
+    def to_float64(self) -> None:
+        """Compute in float64 from now on."""
+        self._model.double()
+
+
+def _empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
+    """The model with storage for its weights and with its buffers as they should be."""
+    parsed = family_of(config).parse(config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(parsed, attn_implementation="eager", dtype=torch.float32).eval()
+    values = rebuilt_buffers.values(model)
+    model.to_empty(device="cpu")
+    model.tie_weights()
+    for path, buffer in model.named_buffers():
+        buffer.copy_(values[path])
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head.weight is embedding.weight:
+        head.weight = nn.Parameter(torch.empty_like(head.weight), requires_grad=False)
+    return model
+
+
+def _load(model: PreTrainedModel, captured: CapturedModel, tensor: TensorReader) -> None:
+    """Fill every parameter from the checkpoint, chunk by chunk."""
+    canonical = {alias: name for name, group in captured.aliases.items() for alias in group}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            source = tensor(canonical.get(name, name))
+            for start, stop in row_chunks(source):
+                parameter[start:stop] = torch.from_numpy(np.ascontiguousarray(source.rows(start, stop)))
+
+
+def _dequantise(model: PreTrainedModel, captured: CapturedModel, lowered: LoweredModel) -> None:
+    """Replace the weights that are stored as integers by what those stand for."""
+    for weight in lowered.quantised:
+        arrays = parameter_arrays(model, captured, weight.role)
+        recipe = captured.weights[weight.name].recipe()
+        for start, stop in row_chunks(weight.quantised.source):
+            scatter(recipe, np.arange(start, stop), weight.quantised.dequantised_rows(start, stop), arrays)
+
+
+def parameter_arrays(model: PreTrainedModel, captured: CapturedModel, role: str) -> dict[str, NDArray[np.float32]]:
+    """The model's parameters by the names that expressions use. A tied name means the head's own copy for the
+    role "head", else the embedding."""
+    arrays = {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+    head = model.get_output_embeddings().weight.detach().numpy()
+    embedding = model.get_input_embeddings().weight.detach().numpy()
+    for name, group in captured.aliases.items():
+        if not {name, *group} & {"lm_head.weight", "embed_out.weight"}:
+            raise CheckpointError(f"The tied parameters {', '.join(group)} are neither embedding nor head.")
+        arrays[name] = head if role == "head" else embedding
+    return arrays

@@ -1,0 +1,92 @@
+"""Simulates in torch the rounding that a quantised graph's kernels do besides that of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from export.lowering import LoweredModel
+
+INTERFACE = "ortolan_rounded_cache"
+_HALF = "float16"
+
+
+@contextmanager
+def rounding(model: PreTrainedModel, lowered: LoweredModel) -> Iterator[None]:
+    """While it lasts, `model` rounds the input of each linear that `lowered` keeps in integers, and keys and
+    values to the type of its cache."""
+    groups = {
+        parameter: weight.quantised.group
+        for weight in lowered.quantised
+        if weight.role == "linear"
+        for parameter in weight.parameters
+    }
+    hooks = [
+        module.register_forward_pre_hook(_round_input(groups[f"{path}.weight"]))
+        for path, module in model.named_modules()
+        if f"{path}.weight" in groups
+    ]
+    hooks += [
+        model.get_output_embeddings().register_forward_pre_hook(_round_input(weight.quantised.group))
+        for weight in lowered.quantised
+        if weight.role == "head"
+    ]
+    half = any(cache.dtype == _HALF for cache in lowered.cache_tensors)
+    before = model.config._attn_implementation
+    if half:
+        AttentionInterface.register(INTERFACE, _attention)
+        model.set_attn_implementation(INTERFACE)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        if half:
+            model.set_attn_implementation(before)
+
+
+def round_activations(x: torch.Tensor, group: int) -> torch.Tensor:
+    """x [..., K] with each group of columns of each row rounded to int8: scale absmax / 127, ties to even."""
+    width = x.shape[-1]
+    padded = nn.functional.pad(x, (0, -width % group))
+    groups = padded.reshape(*x.shape[:-1], -1, group)
+    scale = groups.abs().amax(dim=-1, keepdim=True) / 127
+    codes = torch.where(scale > 0, (groups / scale).round(), torch.zeros_like(groups))
+    return (codes * scale).reshape(*x.shape[:-1], -1)[..., :width]
+
+
+def _round_input(group: int) -> Callable[..., Any]:
+    def hook(module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return (round_activations(arguments[0], group), *arguments[1:])
+
+    return hook
+
+
+def _attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention [1, heads, T, D] over keys and values as a float16 cache gives them back."""
+    repeats = query.shape[1] // key.shape[1]
+    key, value = (
+        tensor.to(torch.float16).to(query.dtype).repeat_interleave(repeats, dim=1) for tensor in (key, value)
+    )
+    scores = query @ key.transpose(2, 3) * (query.shape[3] ** -0.5 if scaling is None else scaling)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    distance = torch.arange(query.shape[2])[:, None] - torch.arange(key.shape[2])[None]
+    hidden = (distance < 0) | (distance >= (sliding_window or key.shape[2]))
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+    return (weights @ value).transpose(1, 2), None

@@ -1,0 +1,73 @@
+"""The packed arrays of a step against a plain loop over its tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rtcore.decoding.params import SamplingParams
+from rtcore.kvcache.block_manager import BlockManager
+from rtcore.request import EngineRequest
+from rtcore.scheduler.base import Work
+from rtcore.scheduler.batch import BatchBuilder, context_bucket
+from rtcore.sequence import Sequence
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    works=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9), st.integers(0, 4)), min_size=1, max_size=6),
+    block_size=st.integers(1, 6),
+    groups=st.integers(1, 3),
+    repeats=st.integers(1, 2),
+)
+def test_arrays(works: list[tuple[int, int, int]], block_size: int, groups: int, repeats: int) -> None:
+    """Each work: tokens computed before, tokens of this step, tokens known beyond them."""
+    manager = BlockManager([300] * groups, block_size)
+    builder = BatchBuilder(max_tokens=60, max_sequences=6, block_size=block_size, groups=groups, max_blocks=40)
+    random = np.random.default_rng(1)
+    picked = []
+    for computed, tokens, beyond in sorted(works, key=lambda work: work[1] > 1):
+        ids = random.integers(0, 1000, computed + tokens + beyond).tolist()
+        sequence = Sequence.create(EngineRequest("x", ids, SamplingParams()), 0, 0, frozenset())
+        sequence.blocks = manager.allocate(len(ids))
+        sequence.computed = computed
+        picked.append(Work(sequence, tokens, 0))
+    for _ in range(repeats):
+        inputs = builder.build(picked)
+    row = 0
+    for number, work in enumerate(picked):
+        sequence = work.sequence
+        assert inputs.query_start[number] == row
+        assert inputs.seq_lens[number] == sequence.computed + work.tokens
+        for position in range(sequence.computed, sequence.computed + work.tokens):
+            assert inputs.input_ids[row] == sequence.tokens[position]
+            assert inputs.positions[row] == position
+            for group in range(groups):
+                block = sequence.blocks.tables[group][position // block_size]  # type: ignore[union-attr]
+                assert inputs.block_tables[group][number, position // block_size] == block
+                assert inputs.slot_mapping[group][row] == block * block_size + position % block_size
+            row += 1
+        assert (row - 1 in inputs.logit_rows) == work.samples or not any(work.samples for work in picked)
+    assert inputs.query_start[len(picked)] == row == len(inputs.input_ids)
+    decode = sum(work.tokens == 1 for work in picked)
+    longest = int(max(inputs.seq_lens))
+    assert inputs.plan.tolist() == [
+        decode,
+        len(picked) - decode,
+        max(work.tokens for work in picked),
+        context_bucket(longest),
+        row,
+        len(picked),
+    ]
+    assert len(inputs.logit_rows) == max(1, sum(work.samples for work in picked))
+    for table in inputs.block_tables:
+        assert table.flags.c_contiguous and table.shape == (len(picked), -(-longest // block_size))
+
+
+@pytest.mark.parametrize(
+    ("length", "bucket"), [(1, 128), (128, 128), (129, 256), (256, 256), (4097, 8192), (8192, 8192)]
+)
+def test_buckets_hold_their_lengths(length: int, bucket: int) -> None:
+    assert context_bucket(length) == bucket

@@ -1,0 +1,93 @@
+"""load_engine: hashes are checked whatever the order, and damage beats what else goes wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ops.errors import BundleDamaged, EngineError, NotABundle
+from rtcore import loading, seal
+from rtcore.config import EngineConfig
+from rtcore.manifest import MANIFEST_FILE, FileEntry
+from tests.rtcore.fakes import fake_manifest
+
+SIZES = {"weights/small.bin": 10, "weights/large.bin": 5000}
+
+
+class Loaded:
+    """Stands for an engine; counts how many are open."""
+
+    open = 0
+
+    @classmethod
+    def load(cls, bundle: Any, config: EngineConfig) -> Loaded:
+        cls.open += 1
+        return cls()
+
+    def close(self) -> None:
+        Loaded.open -= 1
+
+
+class Broken:
+    @classmethod
+    def load(cls, bundle: Any, config: EngineConfig) -> Loaded:
+        raise EngineError("The graph cannot be read.")
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(loading, "SMALL_FILE", 100)
+    monkeypatch.setattr("rtcore.engine.Engine", Loaded)
+    Loaded.open = 0
+    (tmp_path / "weights").mkdir()
+    entries = []
+    for name, size in SIZES.items():
+        content = bytes(range(250)) * (size // 250 + 1)
+        (tmp_path / name).write_bytes(content[:size])
+        entries.append(FileEntry(name, size, hashlib.sha256(content[:size]).hexdigest()))
+    manifest = msgspec.structs.replace(fake_manifest(), files=tuple(entries), variants=())
+    (tmp_path / MANIFEST_FILE).write_bytes(seal.encode(manifest))
+    return tmp_path
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_sound_bundle_loads(bundle: Path) -> None:
+    loading.load_engine(bundle, EngineConfig())
+    assert Loaded.open == 1
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_flipped_bit_is_found_and_the_engine_closed(bundle: Path, name: str) -> None:
+    flip(bundle / name)
+    with pytest.raises(BundleDamaged, match=name):
+        loading.load_engine(bundle, EngineConfig())
+    assert Loaded.open == 0
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_damage_beats_what_it_causes(bundle: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rtcore.engine.Engine", Broken)
+    with pytest.raises(EngineError, match="graph"):
+        loading.load_engine(bundle, EngineConfig())
+    flip(bundle / name)
+    with pytest.raises(BundleDamaged, match=name):
+        loading.load_engine(bundle, EngineConfig())
+
+
+def test_sizes_alone_hash_nothing(bundle: Path) -> None:
+    flip(bundle / "weights/large.bin")
+    loading.load_engine(bundle, EngineConfig(check="sizes"))
+    (bundle / "weights/large.bin").write_bytes(b"short")
+    with pytest.raises(BundleDamaged, match=r"large\.bin"):
+        loading.load_engine(bundle, EngineConfig(check="sizes"))
+    with pytest.raises(NotABundle):
+        loading.load_engine(bundle / "weights", EngineConfig())

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from ops import errors
+from rtcore.command import Command
+from server.cli import EXIT_CODES, main
+from server.commands.registry import Registry
+
+ROOT = Path(__file__).parents[2]
+
+
+def every_error(kind: type[errors.OrtolanError] = errors.OrtolanError) -> list[type[errors.OrtolanError]]:
+    return [kind, *(below for direct in kind.__subclasses__() for below in every_error(direct))]
+
+
+class Entry:
+    """An entry point that loads a given command, or fails to."""
+
+    def __init__(self, name: str, run: object = None) -> None:
+        self.name = name
+        self._run = run
+
+    def load(self) -> Command:
+        if isinstance(self._run, ImportError):
+            raise self._run
+
+        def run(arguments: argparse.Namespace) -> int:
+            if isinstance(self._run, BaseException):
+                raise self._run
+            return int(str(self._run or 0))
+
+        def configure(parser: argparse.ArgumentParser) -> None:
+            parser.add_argument("--size", type=int, help="how large")
+
+        return Command(self.name, f"help of {self.name}", f"description of {self.name}", configure, run)
+
+
+def registry(**runs: object) -> Registry:
+    return Registry([Entry(name, run) for name, run in runs.items()])  # type: ignore[misc]
+
+
+def missing(module: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"], registry(serve=0, export=missing("torch.nn"))) == 0
+    shown = capsys.readouterr().out
+    assert "serve   help of serve" in shown
+    assert "export  not available: The library 'torch' is not installed." in shown
+    assert "ortolan[export]" in shown
+    assert "exit codes" in shown
+
+
+def test_without_a_command_help_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([], registry(serve=0)) == 2
+    assert "help of serve" in capsys.readouterr().err
+
+
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["serve", "--help"], registry(serve=0))
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert "usage: ortolan serve" in shown
+    assert "description of serve" in shown
+    assert "how large" in shown
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"], registry()) == 0
+    assert capsys.readouterr().out == f"ortolan {metadata.version('ortolan')}\n"
+
+
+def test_the_exit_code_is_the_commands() -> None:
+    assert main(["serve", "--size", "3"], registry(serve=9)) == 9
+
+
+@pytest.mark.parametrize(
+    "arguments", [["serve", "--size", "x"], ["serve", "--siz", "3"], ["serve", "more"], ["--foo"]]
+)
+def test_wrong_arguments_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments, registry(serve=0))
+    assert left.value.code == 2
+    assert "usage: ortolan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "said"), [("serv", "Did you mean 'serve'?"), ("xyz", "ortolan --help")])
+def test_an_unknown_command_suggests_the_nearest(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name], registry(serve=0, bench=0)) == 2
+    shown = capsys.readouterr().err
+    assert f"There is no command {name!r}." in shown
+    assert said in shown
+
+
+def test_a_missing_library_names_the_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = {
+        "onnx_ir": "pip install 'ortolan[export]'",
+        "onnxruntime": "pip install 'ortolan[cpu]'",
+        "openai": "pip install 'ortolan[test]'",
+        "aiohttp": "Install ortolan again.",
+    }
+    for module, remedy in cases.items():
+        assert main(["export"], registry(export=missing(module))) == 3
+        assert remedy in capsys.readouterr().err
+
+
+def test_a_library_that_lacks_while_running_names_the_extra_too(capsys: pytest.CaptureFixture[str]) -> None:
+    class Late(Entry):
+        def load(self) -> Command:
+            def run(arguments: argparse.Namespace) -> int:
+                raise missing("onnxruntime.capi")
+
+            return Command("serve", "", "", lambda parser: None, run)
+
+    assert main(["serve"], Registry([Late("serve")])) == 3  # type: ignore[list-item]
+    assert "ortolan[cpu]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", every_error()[1:])
+def test_every_typed_error_has_a_code_and_is_said_in_words(
+    kind: type[errors.OrtolanError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = kind("What happened.", why="Why it did.", remedy="What to do.")
+    code = main(["serve"], registry(serve=error))
+    assert code == next(number for listed, number in EXIT_CODES if issubclass(kind, listed))
+    assert capsys.readouterr().err == "ortolan: What happened.\n  Why it did.\n  What to do.\n"
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "serve"], ["serve", "--debug"]])
+def test_debug_shows_the_traceback(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments, registry(serve=errors.InvalidRequest("No."))) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_error_of_our_own_is_said_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve"], registry(serve=ValueError("odd"))) == 1
+    shown = capsys.readouterr().err
+    assert "ValueError: odd" in shown
+    assert "--debug" in shown
+    assert "Traceback" not in shown
+
+
+def test_an_interrupt_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve"], registry(serve=KeyboardInterrupt())) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+SCRIPT = """
+import sys
+from rtcore.command import Command
+from server.cli import main
+from server.commands.registry import Registry
+
+class Entry:
+    name = "talk"
+    def load(self):
+        return Command("talk", "", "", lambda parser: None, run)
+
+def run(arguments):
+    import time
+    print("started", flush=True)
+    {body}
+
+sys.exit(main(["talk"], Registry([Entry()])))
+"""
+
+
+def start(body: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(body=body)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    process = start("[print('x' * 1000) for _ in range(100000)]")
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == "started\n"
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(30) == 141
+    process.stderr.close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
+def test_ctrl_c_is_quiet() -> None:
+    process = start("time.sleep(60)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 130
+
+
+def test_the_installed_command_finds_its_sub_commands() -> None:
+    names = Registry.installed().names
+    assert {"export", "serve", "generate", "chat", "inspect", "verify", "bench"} <= set(names)
+    for name in names:
+        command = Registry.installed().load(name)
+        assert command.name == name
+        assert command.help
+        assert command.description

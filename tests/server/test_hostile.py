@@ -1,0 +1,179 @@
+"""HTTP that is wrong, huge, slow or no HTTP at all: a clear answer or a closed connection; the server lives."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import Running, Serve
+
+JSON = {"Content-Type": "application/json"}
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def error_of(body: Any, code: str) -> str:
+    assert body["error"]["code"] == code, body
+    message: str = body["error"]["message"]
+    return message
+
+
+async def raw(running: Running, data: bytes, timeout: float = 5) -> bytes:
+    """Send bytes, and return all that comes until the server closes or is silent."""
+    host, port = running.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    received = b""
+    try:
+        writer.write(data)
+        async with asyncio.timeout(timeout):
+            while chunk := await reader.read(65536):
+                received += chunk
+    except (TimeoutError, ConnectionError):
+        return received
+    finally:
+        writer.close()
+    return received
+
+
+async def alive(running: Running) -> None:
+    status, body = await running.complete("x", max_tokens=2)
+    assert status == 200, body
+    assert running.engine.in_flight == 0
+
+
+async def test_paths_and_methods(serve: Serve) -> None:
+    async with serve() as running:
+        async with running.http.get("/v1/embeddings") as response:
+            assert response.status == 404
+            assert "/v1/embeddings" in error_of(await response.json(), "not_found")
+        for method, path, allowed in (
+            ("GET", "/v1/completions", "POST"),
+            ("DELETE", "/v1/models", "GET"),
+            ("PUT", "/v1/chat/completions", "POST"),
+            ("POST", "/health", "GET"),
+        ):
+            async with running.http.request(method, path) as response:
+                assert response.status == 405
+                assert allowed in response.headers["Allow"]
+                error_of(await response.json(), "method_not_allowed")
+        async with running.http.get("/" + "x" * 5000) as response:
+            assert response.status == 404
+            assert len(await response.text()) < 1000
+        await alive(running)
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "application/xml", "application/json2", ""]
+)
+async def test_other_media_types(serve: Serve, kind: str) -> None:
+    async with serve() as running:
+        async with running.http.post("/v1/completions", data=b"{}", headers={"Content-Type": kind}) as response:
+            assert response.status == 415
+            assert "application/json" in error_of(await response.json(), "unsupported_media_type")
+        headers = {"Content-Type": "application/json; charset=utf-8"}
+        data = json.dumps({"prompt": "x", "max_tokens": 1})
+        async with running.http.post("/v1/completions", data=data, headers=headers) as response:
+            assert response.status == 200
+
+
+async def test_bodies_that_are_too_large(serve: Serve) -> None:
+    async with serve(max_body_bytes=10_000) as running:
+        big = json.dumps({"prompt": "x" * 20_000}).encode()
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for start in range(0, len(big), 1000):
+                yield big[start : start + 1000]
+
+        for data in (big, chunks()):
+            async with running.http.post("/v1/completions", data=data, headers=JSON) as response:
+                assert response.status == 413
+                assert "10000 bytes" in error_of(await response.json(), "request_too_large")
+        packed = gzip.compress(json.dumps({"prompt": "x" * 50_000_000}).encode())
+        headers = {**JSON, "Content-Encoding": "gzip"}
+        async with running.http.post("/v1/completions", data=packed[:9000], headers=headers) as response:
+            assert response.status in (400, 413)
+        await alive(running)
+
+
+async def test_a_body_that_unpacks_to_too_much(serve: Serve) -> None:
+    async with serve(max_body_bytes=100_000) as running:
+        packed = gzip.compress(b" " * 50_000_000)
+        assert len(packed) < 100_000
+        headers = {**JSON, "Content-Encoding": "gzip"}
+        async with running.http.post("/v1/completions", data=packed, headers=headers) as response:
+            assert response.status == 413
+        await alive(running)
+
+
+async def test_a_body_that_never_ends_is_given_up(serve: Serve) -> None:
+    async with serve(body_timeout=0.3) as running:
+        answer = await raw(running, POST + b'Content-Length: 100\r\n\r\n{"prompt"')
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"request_timeout" in answer
+        await alive(running)
+
+
+async def test_many_slow_bodies_do_not_hold_up_others(serve: Serve) -> None:
+    async with serve(body_timeout=2) as running:
+        slow = [asyncio.create_task(raw(running, POST + b"Content-Length: 100\r\n\r\n")) for _ in range(100)]
+        async with asyncio.timeout(1.5):
+            await alive(running)
+        answers = await asyncio.gather(*slow)
+        assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\r\n\r\n",
+        b"hello\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost x\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 100_000 + b"\r\n\r\n",
+        POST + b"Content-Length: -1\r\n\r\n",
+        POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 200,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        bytes(range(256)) * 20,
+    ],
+)
+async def test_what_is_not_http(serve: Serve, data: bytes) -> None:
+    async with serve() as running:
+        answer = await raw(running, data, timeout=0.5)
+        assert answer == b"" or answer.split(b" ")[1][:1] == b"4", answer[:200]
+        assert b"Traceback" not in answer
+        await alive(running)
+
+
+async def test_large_prompts_do_not_hold_up_others(serve: Serve) -> None:
+    """Tokenising megabytes takes a while; the event loop goes on meanwhile."""
+    async with serve() as running:
+        text = "The quick brown fox jumps over the lazy dog. " * 10_000
+        large = [asyncio.create_task(running.complete(text)) for _ in range(3)]
+        longest = 0.0
+        loop = asyncio.get_running_loop()
+        while not all(task.done() for task in large):
+            before = loop.time()
+            await asyncio.sleep(0.005)
+            longest = max(longest, loop.time() - before)
+        for task in large:
+            status, body = await task
+            assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+        assert longest < 0.5
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: x\r\nX-"])
+async def test_a_connection_that_never_asks_is_closed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr("server.app.KEEPALIVE_SECONDS", 0.5)
+    async with serve() as running:
+        began = asyncio.get_running_loop().time()
+        assert await raw(running, sent) == b""
+        assert asyncio.get_running_loop().time() - began < 4
+        await alive(running)
