@@ -20,6 +20,7 @@ from rtcore.failure import failure_of
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.hash_chain import CacheKey, Digest, blake2b_digest
 from rtcore.kvcache.policy import CachePolicy
+from rtcore.kvcache.report import cache_stats
 from rtcore.manifest import Manifest
 from rtcore.request import EngineRequest, FinishReason, TokenDelta
 from rtcore.scheduler.base import ScheduledStep, Work
@@ -27,7 +28,7 @@ from rtcore.scheduler.batch import BatchBuilder
 from rtcore.scheduler.lane_scheduler import LaneScheduler
 from rtcore.scheduler.outcome import Outcome, StepResult
 from rtcore.sequence import Sequence
-from rtcore.stats import EngineStats, cache_stats
+from rtcore.stats import EngineStats
 from rtcore.transfers import Transfers
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,13 @@ class Engine:
             clock=clock,
         )
         self.context_length = min(model_context, self._blocks.capacity)
+        if self.context_length < model_context:
+            logger.warning(
+                "The KV cache holds %d tokens of one sequence, fewer than the model's context of %d: requests are "
+                "limited to that. More cache memory (cache_bytes) lifts the limit.",
+                self.context_length,
+                model_context,
+            )
         self._admission = Admission(
             vocab_size=self.vocab_size, context_length=model_context, cache_tokens=self._blocks.capacity
         )
@@ -212,7 +220,7 @@ class Engine:
             works = parts.pop()
             error = self._try(works, deltas)
             if error is not None and len(works) == 1 and works[0].tokens > 1:
-                works = [Work(works[0].sequence, works[0].tokens // 2, works[0].reserved)]
+                works = [Work(works[0].sequence, works[0].tokens // 2, works[0].reserved, False)]
                 error = self._try(works, deltas)
             if error is None:
                 continue

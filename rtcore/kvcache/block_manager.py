@@ -165,7 +165,6 @@ class BlockManager:
         self.live.add(blocks)
         return blocks
 
-<<<<<<< HEAD
     def restore(self, chain: HashChain, saved: SavedBlocks) -> SequenceBlocks:
         """Blocks for a sequence whose content is to be loaded from host memory; names them in `saved`."""
         blocks = SequenceBlocks(
@@ -179,26 +178,21 @@ class BlockManager:
         )
         blocks.writable = blocks.count * self.block_size
         for group, start in enumerate(blocks.starts):
-            taken = [self._take(group) for _ in range(start, blocks.count)]
+            taken = self._take(group, blocks.count - start)
             self.tables[group][blocks.row, start : blocks.count] = taken
             saved.blocks[group] = np.array(taken, np.int32)
         self.live.add(blocks)
         return blocks
-=======
-    def can_append(self, blocks: SequenceBlocks, length: int) -> bool:
-        """Whether `blocks` can grow to `length` tokens."""
-        if length <= blocks.count * self.block_size:
-            return True
-        needed = self.blocks_for(length) - blocks.count
-        return all(len(free) >= needed for free in self._free)
->>>>>>> main
 
     def can_append(self, blocks: SequenceBlocks, length: int, spare: int = 0) -> bool:
         """Whether `blocks` can grow to `length` tokens and leave `spare` blocks of each group available."""
         if length <= blocks.writable:
             return True
         needed = self.blocks_for(length) - blocks.count + (blocks.writable < blocks.length) + spare
-        return all(self.available(group) >= needed for group in range(len(self.pools)))
+        for group, pool in enumerate(self.pools):
+            if pool.free < needed and self.available(group) < needed:
+                return False
+        return True
 
     def append(self, blocks: SequenceBlocks, length: int, begin: int) -> None:
         """Grow `blocks` to `length` tokens, of which those from `begin` on are going to be written.
@@ -206,36 +200,18 @@ class BlockManager:
         Raises ResourceError when the available blocks do not suffice; see `take_copies` for what to do before
         the step runs.
         """
-<<<<<<< HEAD
         if length > blocks.writable:
             if not self.can_append(blocks, length):
                 raise ResourceError(f"The cache has no blocks left for a sequence of {length} tokens.")
             if blocks.writable < blocks.length:
                 self._own_last(blocks, begin)
             end = self.blocks_for(length)
-            for group, table in enumerate(self.tables):
-                for column in range(blocks.count, end):
-                    table[blocks.row, column] = self._take(group)
-            blocks.count = max(blocks.count, end)
+            if end > blocks.count:
+                for group, table in enumerate(self.tables):
+                    table[blocks.row, blocks.count : end] = self._take(group, end - blocks.count)
+                blocks.count = end
             blocks.writable = blocks.count * self.block_size
         blocks.length = max(blocks.length, length)
-=======
-        if length > blocks.count * self.block_size:
-            needed = self.blocks_for(length) - blocks.count
-            if not self.can_append(blocks, length):
-                raise ResourceError(f"{needed} cache blocks are needed, {min(self.free_blocks)} are free.")
-            end = blocks.count + needed
-            for group, free in enumerate(self._free):
-                taken = free[: -needed - 1 : -1]
-                del free[-needed:]
-                self._references[group][taken] = 1
-                if end > len(blocks.tables[group]):
-                    blocks.tables[group] = _grown(blocks.tables[group], end)
-                blocks.tables[group][blocks.count : end] = taken
-            blocks.count = end
-        if length > blocks.length:
-            blocks.length = length
->>>>>>> main
 
     def _own_last(self, blocks: SequenceBlocks, begin: int) -> None:
         """Copy the last block, unless nobody else references it and nobody could find what is overwritten."""
@@ -245,7 +221,7 @@ class BlockManager:
             node = self.cache.node_of[group][block]
             if pool.references[block] == 1 and (node == NONE or self.cache.index.filled[node] <= offset):
                 continue
-            own = self._take(group)
+            own = self._take(group, 1)[0]
             self._copies.append(BlockCopy(group, block, own))
             self.counters.copies += 1
             self.tables[group][blocks.row, column] = own
@@ -273,29 +249,29 @@ class BlockManager:
 
     def _publish(self, blocks: SequenceBlocks, tokens: Int64, tail: bool) -> None:
         size = self.block_size
+        cache, nodes, namespace = self.cache, blocks.nodes, blocks.namespace
         full = len(tokens) // size
-        for column in range(len(blocks.nodes), full):
+        parent = nodes[-1] if nodes else namespace.root
+        for column in range(len(nodes), full):
             held = self._held(blocks, column)
-            parent = blocks.nodes[-1] if blocks.nodes else blocks.namespace.root
-            piece = tokens[column * size : (column + 1) * size]
-            node = self.cache.settle(blocks.namespace, parent, piece, blocks.chain.block(tokens, column), held)
-            if node == NONE:
+            digest = blocks.chain.block(tokens, column)
+            parent = cache.settle(namespace, parent, tokens[column * size : (column + 1) * size], digest, held)
+            if parent == NONE:
                 blocks.cacheable = False
                 return
-            blocks.nodes.append(node)
+            nodes.append(parent)
             for group, block in enumerate(held):
-                shared = self.cache.index.blocks[group][node]
-                if block not in (NONE, shared):
+                shared = cache.index.blocks[group][parent]
+                if block != shared and block != NONE:
                     self._hold(group, shared)
                     self.tables[group][blocks.row, column] = shared
                     self._drop(group, block)
         if tail and len(tokens) % size:
-            parent = blocks.nodes[-1] if blocks.nodes else blocks.namespace.root
-            self.cache.settle_tail(blocks.namespace, parent, tokens[full * size :], self._held(blocks, full))
+            cache.settle_tail(namespace, parent, tokens[full * size :], self._held(blocks, full))
 
     def _held(self, blocks: SequenceBlocks, column: int) -> list[int]:
         return [
-            int(table[blocks.row, column]) if column >= start else NONE
+            table.item(blocks.row, column) if column >= start else NONE
             for table, start in zip(self.tables, blocks.starts, strict=True)
         ]
 
@@ -319,11 +295,11 @@ class BlockManager:
         self.cache.namespaces.leave(blocks.namespace)
         self._rows.append(blocks.row)
 
-    def _take(self, group: int) -> int:
+    def _take(self, group: int, count: int) -> list[int]:
         pool = self.pools[group]
-        if not pool.free:
+        while pool.free < count:
             self.cache.evict(group)
-        return pool.take()
+        return [pool.take() for _ in range(count)]
 
     def _hold(self, group: int, block: int) -> None:
         references = self.pools[group].references

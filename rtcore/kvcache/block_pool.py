@@ -21,14 +21,11 @@ class BlockPool:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.free = count
         self.references = array("i", bytes(4 * count))
         self._returned: list[int] = []
         self._fresh = 0
         self._memory = bytearray(count)
-
-    @property
-    def free(self) -> int:
-        return len(self._returned) + self.count - self._fresh
 
     def take(self) -> int:
         """A free block, now with one reference. The caller has checked that there is one."""
@@ -39,11 +36,13 @@ class BlockPool:
             self._fresh += 1
         self.references[block] = 1
         self._memory[block] = _WRITTEN
+        self.free -= 1
         return block
 
     def give_back(self, block: int) -> None:
         """Make a block without references free."""
         self._returned.append(block)
+        self.free += 1
 
     def free_list(self) -> list[int]:
         """All free blocks, in no particular order."""

@@ -21,6 +21,3 @@ class CacheCounters:
     evictions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(EVICTION_CAUSES, 0))
     collisions: int = 0
     copies: int = 0
-
-    def evicted(self, cause: str) -> None:
-        self.evictions[cause] += 1

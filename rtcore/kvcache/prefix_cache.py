@@ -34,8 +34,9 @@ class PrefixCache:
 
     A block is idle when its pool counts no reference and a node has it. In groups without a window the blocks
     of a node are always referenced together, so the first such group, the anchor, tells whether a node is
-    idle; it must be the last to be given back (`release_order`). Blocks of groups with a window are idle on their own, as sequences move on from them: they are
-    evicted by their own order of last use, and a hit needs only those that its window still reaches.
+    idle; it must be the last to be given back (`release_order`). Blocks of groups with a window are idle on
+    their own, as sequences move on from them: they are evicted by their own order of last use, and a hit needs
+    only those that its window still reaches.
     """
 
     def __init__(
@@ -257,7 +258,7 @@ class PrefixCache:
         """Free a node's idle block of a group with a window; without any block left, chains end before it."""
         self._window_idle[group].remove(node)
         self._pools[group].give_back(self._unbind(group, node))
-        self.counters.evicted(cause)
+        self.counters.evictions[cause] += 1
         index = self.index
         while node >= 0 and not index.children[node] and all(column[node] == NONE for column in index.blocks):
             parent = index.parent[node]
@@ -266,15 +267,16 @@ class PrefixCache:
 
     def _remove(self, node: int, cause: str) -> None:
         """Free all blocks of an idle node and forget it."""
-        if self.index.children[node]:
+        index = self.index
+        if index.children[node]:
             raise EngineError("A cached block would go before those that follow it.")
         self._order.remove(node)
         self._idle.remove(node)
         for group, pool in enumerate(self._pools):
             block = self._unbind(group, node)
             if block != NONE:
-                if group in self._window_idle:
+                if self._windows[group]:
                     self._window_idle[group].remove(node)
                 pool.give_back(block)
-        self.index.remove(node)
-        self.counters.evicted(cause)
+        index.remove(node)
+        self.counters.evictions[cause] += 1

@@ -30,6 +30,7 @@ class PrefixIndex:
         self._by_digest: dict[bytes, int] = {}
         self._by_first: dict[int, int] = {}
         self._digest: list[bytes | None] = []
+        self._first_key = array("q", [0]) * capacity
         self._tokens = np.zeros((capacity, block_size), np.int32)
         self._namespaces = namespaces
         self.parent = array("i", [NONE]) * capacity
@@ -89,8 +90,13 @@ class PrefixIndex:
         if parent >= 0:
             self.children[parent] += 1
         namespace.users += 1
-        self.extend(node, tokens, digest)
-        self._by_first[_first_key(parent, int(tokens[0]))] = node
+        self._tokens[node, : len(tokens)] = tokens
+        self.filled[node] = len(tokens)
+        self._digest[node] = digest
+        if digest is not None:
+            self._by_digest[digest] = node
+        key = self._first_key[node] = _first_key(parent, tokens.item(0))
+        self._by_first[key] = node
         return node
 
     def extend(self, node: int, tokens: Int64, digest: bytes | None) -> None:
@@ -112,7 +118,7 @@ class PrefixIndex:
             del self._by_digest[digest]
             self._digest[node] = None
         parent = self.parent[node]
-        key = _first_key(parent, int(self._tokens[node, 0]))
+        key = self._first_key[node]
         if self._by_first.get(key) == node:
             del self._by_first[key]
         if parent >= 0:

@@ -90,10 +90,11 @@ class ActiveSet:
         size = self._blocks.block_size
         for work in works:
             sequence = work.sequence
-            sequence.computed += work.tokens
-            prefilled = work.tokens > 1 or sequence.frontier is not None
-            if not prefilled and sequence.computed % size:
+            tokens = work.tokens
+            sequence.computed += tokens
+            if tokens == 1 and sequence.computed % size and sequence.frontier is None:
                 continue
+            prefilled = tokens > 1 or sequence.frontier is not None
             complete = sequence.computed == sequence.length
             self._blocks.commit(held(sequence), sequence.tokens[: sequence.computed], tail=prefilled and complete)
             self._charge(sequence)

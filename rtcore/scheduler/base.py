@@ -13,17 +13,14 @@ from rtcore.sequence import Sequence
 class Work:
     """The next `tokens` uncomputed tokens of a sequence, and how far its blocks reached before this step.
 
-    reserved: tokens that the sequence's blocks held before; -1 if it held none and was waiting.
+    reserved: tokens that the sequence's blocks held before; -1 if it held none and was waiting. samples: whether
+    the step reaches the sequence's newest token, so that the next one can be drawn.
     """
 
     sequence: Sequence
     tokens: int
     reserved: int
-
-    @property
-    def samples(self) -> bool:
-        """Whether the step reaches the sequence's newest token, so that the next one can be drawn."""
-        return self.tokens == self.sequence.pending
+    samples: bool
 
 
 @dataclass(slots=True)
@@ -31,9 +28,9 @@ class ScheduledStep:
     """One step's work: first the rows of a single token, then the longer prefill chunks.
 
     Blocks for all of it are reserved. Before it runs, blocks have to be saved to host memory (`saves`), then
-    copied (`copies`), then loaded back (`loads`, which name the saved blocks and where they go). attended:
-    tokens that the decoded tokens attend to, summed over them. The step must be ended by exactly one of Scheduler.commit and
-    Scheduler.rollback, or piece by piece by commit of some and rollback of the others.
+    copied (`copies`), then loaded back (`loads`). attended: tokens that the decoded tokens attend to, summed
+    over them. The step must be ended by exactly one of LaneScheduler.commit and LaneScheduler.rollback, or
+    piece by piece by commit of some and rollback of the others.
     """
 
     works: list[Work] = field(default_factory=list)

@@ -34,32 +34,27 @@ class BatchBuilder:
         logit_rows lists the last row of every work that samples, in order; when none does, it holds row 0, so
         that the head never runs on nothing.
         """
-        rows: list[int] = []
-        begins: list[int] = []
-        counts: list[int] = []
-        singles: list[int] = []
-        samples: list[bool] = []
-        for work in works:
-            sequence = work.sequence
-            begin = sequence.computed
-            end = begin + work.tokens
-            rows.append(held(sequence).row)
-            begins.append(begin)
-            counts.append(work.tokens)
-            samples.append(end == sequence.length)
-            if work.tokens == 1:
-                singles.append(sequence.last if end == sequence.length else sequence.tokens.item(begin))
+        sequences = [work.sequence for work in works]
+        counts = [work.tokens for work in works]
+        samples = [work.samples for work in works]
+        begins = [sequence.computed for sequence in sequences]
+        rows = [held(sequence).row for sequence in sequences]
+        decode_rows = counts.count(1)
+        singles = [
+            sequence.last if last else sequence.tokens.item(sequence.computed)
+            for sequence, last in zip(sequences[:decode_rows], samples[:decode_rows], strict=True)
+        ]
         lengths = np.array(counts, np.int32)
         query_start = np.zeros(len(works) + 1, np.int32)
         np.cumsum(lengths, out=query_start[1:])
         first = np.array(begins, np.int64)
         seq_lens = (first + lengths).astype(np.int32)
-        total, decode_rows, longest = int(query_start[-1]), len(singles), int(seq_lens.max())
+        total, longest = int(query_start[-1]), int(seq_lens.max())
         self._input_ids[:decode_rows] = singles
         self._positions[:decode_rows] = first[:decode_rows]
         for row in range(decode_rows, len(works)):
             token, begin, end = int(query_start[row]), begins[row], begins[row] + counts[row]
-            self._input_ids[token : token + counts[row]] = works[row].sequence.tokens[begin:end]
+            self._input_ids[token : token + counts[row]] = sequences[row].tokens[begin:end]
             self._positions[token : token + counts[row]] = np.arange(begin, end)
         width = -(-longest // self._block_size)
         picked = np.array(rows, np.int64)

@@ -168,17 +168,20 @@ class LaneScheduler:
         works: list[Work] = []
         prefilling: list[Sequence] = []
         growing: list[Sequence] = []
+        attended = 0
         for sequence in self._active.running:
-            if sequence.length - sequence.computed != 1:
+            length = sequence.length
+            if length - sequence.computed != 1:
                 prefilling.append(sequence)
                 continue
             blocks = held(sequence)
-            works.append(Work(sequence, 1, blocks.length))
-            step.attended += sequence.length
-            if sequence.length <= blocks.writable:
-                blocks.length = sequence.length
+            works.append(Work(sequence, 1, blocks.length, True))
+            attended += length
+            if length <= blocks.writable:
+                blocks.length = length
             else:
                 growing.append(sequence)
+        step.attended = attended
         if growing:
             while growing and min(self._blocks.free_blocks) < len(growing):
                 victim = self._active.least_important()
@@ -239,7 +242,7 @@ class LaneScheduler:
     def _add_chunk(self, plan: _Plan, sequence: Sequence, tokens: int, started: bool) -> float:
         """Reserve a chunk; returns its seconds."""
         blocks = held(sequence)
-        plan.chunks.append(Work(sequence, tokens, -1 if started else blocks.length))
+        plan.chunks.append(Work(sequence, tokens, -1 if started else blocks.length, tokens == sequence.pending))
         plan.chunked.add(sequence)
         self._blocks.append(blocks, sequence.computed + tokens, sequence.computed)
         return plan.budget.spend(sequence.computed, tokens)
@@ -342,8 +345,11 @@ class LaneScheduler:
 
     def observe(self, works: list[Work], seconds: float) -> None:
         """Learn from works that ran together, before they are committed."""
-        tokens = sum(work.tokens for work in works)
-        self.model.observe(tokens, sum(attended(work.sequence.computed, work.tokens) for work in works), seconds)
+        tokens = context = 0
+        for work in works:
+            tokens += work.tokens
+            context += attended(work.sequence.computed, work.tokens) if work.tokens > 1 else work.sequence.computed + 1
+        self.model.observe(tokens, context, seconds)
 
     def commit(self, works: list[Work]) -> None:
         self._active.commit(works)

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from rtcore.command import Command
 from server.bench.run import RUN
+from server.bench.scheduler import SCHEDULER
 
-BENCHMARKS: tuple[Command, ...] = (RUN,)
+BENCHMARKS: tuple[Command, ...] = (RUN, SCHEDULER)

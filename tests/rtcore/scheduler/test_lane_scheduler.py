@@ -1,6 +1,8 @@
-"""The first-come scheduler: what it picks, what it leaves free, what rollback restores."""
+"""LaneScheduler: what it picks, what it leaves free, what rollback restores."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -8,25 +10,38 @@ from ops.errors import EngineError
 from rtcore.config import EngineConfig
 from rtcore.decoding.params import SamplingParams
 from rtcore.kvcache.block_manager import BlockManager
+from rtcore.kvcache.hash_chain import CacheKey
 from rtcore.request import EngineRequest
 from rtcore.scheduler.base import ScheduledStep
-from rtcore.scheduler.fcfs import FcfsScheduler
+from rtcore.scheduler.cost_model import CostModel
+from rtcore.scheduler.lane_scheduler import LaneScheduler
 from rtcore.sequence import Sequence, Status
 
 
 class Fixture:
     """A scheduler over `blocks` blocks of 4 slots, and sequences named by their number."""
 
-    def __init__(self, blocks: int, **config: int) -> None:
-        self.blocks = BlockManager([blocks], 4)
-        fields = {"max_step_tokens": 32, "max_sequences": 8, **config}
-        self.scheduler = FcfsScheduler(self.blocks, EngineConfig(**fields))  # type: ignore[arg-type]
+    def __init__(self, blocks: int, **config: object) -> None:
+        fields = {"max_step_tokens": 32, "max_sequences": 8, "swap_bytes": 0, **config}
+        settings = EngineConfig(**fields)  # type: ignore[arg-type]
+        self.now = 100.0
+        self.blocks = BlockManager(
+            [blocks], 4, max_sequences=settings.max_sequences, max_length=10_000, clock=lambda: self.now
+        )
+        self.model = CostModel(1e-3, 1e-5, 1e-9)
+        self.scheduler = LaneScheduler(
+            self.blocks, settings, block_bytes=[64], model=self.model, clock=lambda: self.now
+        )
         self.sequences: list[Sequence] = []
 
-    def add(self, length: int, arrival: float = 0.0) -> Sequence:
+    def add(self, length: int, arrival: float = 0.0, *, shared: bool = False, **terms: Any) -> Sequence:
+        """A prompt of its own, or the beginning of one that all `shared` ones have."""
         number = len(self.sequences)
-        request = EngineRequest(str(number), [3] * length, SamplingParams(max_tokens=100), arrival)
-        self.sequences.append(Sequence.create(request, number, 0, frozenset()))
+        terms.setdefault("params", SamplingParams(max_tokens=100))
+        ids = [3 if shared else 10 + number] * length
+        request = EngineRequest(str(number), ids, arrival=arrival, **terms)
+        chain = self.blocks.new_chain(CacheKey("1", salt=request.cache_salt))
+        self.sequences.append(Sequence.create(request, chain, number, 0, frozenset(), self.now))
         self.scheduler.add(self.sequences[-1])
         return self.sequences[-1]
 
@@ -107,7 +122,7 @@ def test_preempts_the_latest_arrival_which_then_waits_before_later_ones() -> Non
     assert preempted == 1
     assert first.status is Status.RUNNING
     assert second.status is Status.WAITING and second.computed == 0 and second.length > 4
-    assert list(fixture.scheduler.sequences()) == [first, second, later]
+    assert fixture.scheduler._short.waiting.first(fixture.now) is second and later.status is Status.WAITING
 
 
 def test_a_sequence_may_preempt_itself() -> None:
@@ -129,13 +144,13 @@ def test_rollback_restores_queue_and_blocks(budget: int) -> None:
     fixture.run()
     fixture.add(5)
     free = fixture.blocks.free_blocks
-    state = [(s.status, s.computed, s.length, s.reserved) for s in fixture.sequences]
+    state = [(s.status, s.computed, s.length) for s in fixture.sequences]
     queue = list(fixture.scheduler.sequences())
     picked = fixture.schedule()
     fixture.scheduler.rollback(fixture.step.works)
     fixture.scheduler.check_invariants()
     assert fixture.blocks.free_blocks == free
-    assert [(s.status, s.computed, s.length, s.reserved) for s in fixture.sequences] == state
+    assert [(s.status, s.computed, s.length) for s in fixture.sequences] == state
     assert list(fixture.scheduler.sequences()) == queue
     assert fixture.run() == picked
 
@@ -169,5 +184,6 @@ def test_invariants_notice_corruption() -> None:
     broken(lambda f: setattr(f.sequences[0], "blocks", None))
     broken(lambda f: setattr(f.sequences[0], "status", Status.WAITING))
     broken(lambda f: setattr(f.sequences[2], "computed", 2))
-    broken(lambda f: setattr(f.sequences[1], "order", (-1.0, 0)))
+    broken(lambda f: f.scheduler._active.lanes[0].waiting.put_back(f.sequences[1]))
+    broken(lambda f: setattr(f.scheduler._active, "waiting_tokens", 7))
     broken(lambda f: f.blocks.truncate(f.sequences[1].blocks, 4))
