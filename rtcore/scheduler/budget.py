@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rtcore.scheduler.cost_model import CostModel, attended
+from rtcore.scheduler.cost_model import CostModel
 
 _SMALLEST_CHUNK = 16
 
@@ -42,7 +42,7 @@ class StepBudget:
 
     def spend(self, begin: int, tokens: int) -> float:
         """Take a chunk out of the budget; returns its seconds."""
-        seconds = self._model.per_token * tokens + self._model.per_attended * attended(begin, tokens)
+        seconds = self._model.prefill(tokens, begin)
         self.tokens -= tokens
         self.seconds -= seconds
         return seconds

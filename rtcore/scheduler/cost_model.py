@@ -9,6 +9,9 @@ _LEARNING_STEPS = 16
 _OUTLIER = 3.0
 _LARGEST_COVARIANCE = 1e6
 
+TILE = 32
+"""Queries of one sequence that share a pass over its context."""
+
 
 class CostModel:
     """seconds = a + b * tokens + c * attended, where `attended` sums over the step's tokens how many tokens each
@@ -52,15 +55,18 @@ class CostModel:
     def chunk(self, seconds: float, begin: int) -> int:
         """The most tokens after `begin` others that add no more than `seconds` to a step; 0 if none do.
 
-        Solves b n + c (n begin + n (n + 1) / 2) = seconds for n.
+        Solves b n + c attended(begin, n) = seconds for n, which is quadratic beyond one tile.
         """
         if seconds <= 0:
             return 0
-        linear = self.per_token + self.per_attended * (begin + 0.5)
-        quadratic = self.per_attended / 2
-        return int(2 * seconds / (linear + math.sqrt(linear * linear + 4 * quadratic * seconds)))
+        each = self.per_attended / TILE
+        linear = self.per_token + each * (begin + 0.5)
+        tokens = 2 * seconds / (linear + math.sqrt(linear * linear + 2 * each * seconds))
+        if tokens < TILE:
+            tokens = (seconds - self.per_attended * begin) / (self.per_token + self.per_attended / 2)
+        return max(0, int(tokens))
 
-    def observe(self, tokens: int, attended: int, seconds: float) -> None:
+    def observe(self, tokens: int, attended: float, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
         expected = max(self.predict(tokens, attended), 1e-9)
         if self.observed >= _LEARNING_STEPS:
@@ -87,6 +93,9 @@ class CostModel:
         ]
 
 
-def attended(begin: int, tokens: int) -> int:
-    """Tokens attended to by `tokens` queries after `begin` others, each attending to itself too."""
-    return tokens * begin + tokens * (tokens + 1) // 2
+def attended(begin: int, tokens: int) -> float:
+    """Tokens attended to by `tokens` queries after `begin` others, each attending to itself too.
+
+    The queries of a chunk are taken in tiles that read the context together, so a tile counts as one query.
+    """
+    return (tokens * begin + tokens * (tokens + 1) / 2) / min(tokens, TILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -40,8 +41,7 @@ class _Plan:
 class LaneScheduler:
     """Each step decodes every running sequence, then fills the budget of time and tokens with prefill chunks.
 
-    The short lane fills first and leaves the long lane its share of the time; what a lane leaves, the other
-    takes. A sequence starts when all of its tokens fit into blocks that nobody uses or was promised, with one
+    The short lane fills first and leaves the long lane its share of the time. A sequence starts when all of its tokens fit into blocks that nobody uses or was promised, with one
     block to spare for each running sequence, and takes them chunk by chunk. Within a lane WaitingQueue says who
     is next, and nobody overtakes the one that does not fit. When decoding runs out of blocks, the least
     important and latest sequence stops: its blocks stay cached as long as nobody needs them, or are copied to
@@ -196,15 +196,21 @@ class LaneScheduler:
         return works, prefilling
 
     def _prefill(self, plan: _Plan, prefilling: list[Sequence]) -> None:
-        """Share what the decode rows left of the step among the lanes."""
+        """Share what the decode rows left of the step among the lanes.
+
+        As long as sequences of the short lane decode, prompts of the long lane get their share of the target
+        and no more: they would fill every step to the target, for as long as a long prompt takes.
+        """
         short = [sequence for sequence in prefilling if not sequence.long]
         long = [sequence for sequence in prefilling if sequence.long]
-        if long or len(self._long.waiting):
-            self._fill(plan, self._short, short, plan.budget.seconds * self._short.share)
-        else:
-            self._fill(plan, self._short, short, plan.budget.seconds)
-        self._fill(plan, self._long, long, plan.budget.seconds)
-        self._fill(plan, self._short, short, plan.budget.seconds)
+        budget = plan.budget
+        if not (long or len(self._long.waiting)):
+            self._fill(plan, self._short, short, budget.seconds)
+            return
+        most = self._target * self._long.share if len(self._short.running) > len(short) else math.inf
+        self._fill(plan, self._short, short, budget.seconds * self._short.share)
+        self._fill(plan, self._long, long, min(most, budget.seconds))
+        self._fill(plan, self._short, short, budget.seconds)
 
     def _fill(self, plan: _Plan, lane: Lane, prefilling: list[Sequence], seconds: float) -> None:
         """Chunks for a lane's sequences, the running ones first, and starts of waiting ones."""
@@ -345,10 +351,12 @@ class LaneScheduler:
 
     def observe(self, works: list[Work], seconds: float) -> None:
         """Learn from works that ran together, before they are committed."""
-        tokens = context = 0
+        tokens, context = 0, 0.0
         for work in works:
             tokens += work.tokens
-            context += attended(work.sequence.computed, work.tokens) if work.tokens > 1 else work.sequence.computed + 1
+            context += (
+                attended(work.sequence.computed, work.tokens) if work.tokens > 1 else work.sequence.computed + 1
+            )
         self.model.observe(tokens, context, seconds)
 
     def commit(self, works: list[Work]) -> None:

@@ -5,5 +5,6 @@ from __future__ import annotations
 from rtcore.command import Command
 from server.bench.run import RUN
 from server.bench.scheduler import SCHEDULER
+from server.bench.simulate import SIMULATE
 
-BENCHMARKS: tuple[Command, ...] = (RUN, SCHEDULER)
+BENCHMARKS: tuple[Command, ...] = (RUN, SCHEDULER, SIMULATE)

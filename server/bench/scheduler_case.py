@@ -116,4 +116,3 @@ class SchedulerCase:
         for _ in ended:
             self._submit()
         return seconds
-
