@@ -7,6 +7,7 @@ import math
 _FORGETTING = 0.995
 _LEARNING_STEPS = 16
 _OUTLIER = 3.0
+_FIRST_COVARIANCE = 1e4
 _LARGEST_COVARIANCE = 1e6
 
 TILE = 32
@@ -22,11 +23,11 @@ class CostModel:
     after the first steps one outlier moves the fit no more than a step three times too long would.
     """
 
-    def __init__(self, base: float = 5e-3, per_token: float = 1e-4, per_attended: float = 1e-9) -> None:
+    def __init__(self, base: float = 5e-3, per_token: float = 1e-4, per_attended: float = 1e-7) -> None:
         """What to believe before anything was observed, in seconds."""
         self._scale = (base, per_token, per_attended)
         self._weights = [1.0, 1.0, 1.0]
-        self._covariance = [[100.0 if row == column else 0.0 for column in range(3)] for row in range(3)]
+        self._covariance = [[_FIRST_COVARIANCE if row == column else 0.0 for column in range(3)] for row in range(3)]
         self.observed = 0
 
     @property
@@ -63,7 +64,7 @@ class CostModel:
         linear = self.per_token + each * (begin + 0.5)
         tokens = 2 * seconds / (linear + math.sqrt(linear * linear + 2 * each * seconds))
         if tokens < TILE:
-            tokens = (seconds - self.per_attended * begin) / (self.per_token + self.per_attended / 2)
+            tokens = (seconds - self.per_attended * (begin + 0.5)) / (self.per_token + self.per_attended / 2)
         return max(0, int(tokens))
 
     def observe(self, tokens: int, attended: float, seconds: float) -> None:

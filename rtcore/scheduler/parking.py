@@ -44,7 +44,7 @@ class Parking:
         shared = int(differ[0]) if len(differ) else width
         if shared < leader.length:
             shared -= shared % size
-        if shared <= max(cached, leader.computed):
+        if min(shared, sequence.length - 1) <= max(cached, leader.computed):
             return False
         self._parked.setdefault(leader, {})[sequence] = shared
         self._leader_of[sequence] = leader

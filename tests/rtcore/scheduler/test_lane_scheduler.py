@@ -187,3 +187,154 @@ def test_invariants_notice_corruption() -> None:
     broken(lambda f: f.scheduler._active.lanes[0].waiting.put_back(f.sequences[1]))
     broken(lambda f: setattr(f.scheduler._active, "waiting_tokens", 7))
     broken(lambda f: f.blocks.truncate(f.sequences[1].blocks, 4))
+
+
+class TestSharedPrompts:
+    def test_one_computes_and_the_others_take_over(self) -> None:
+        fixture = Fixture(64, max_step_tokens=16)
+        for _ in range(4):
+            fixture.add(22, shared=True)
+        assert fixture.run() == [(0, 16)]
+        assert fixture.run() == [(0, 6)]
+        assert fixture.run() == [(0, 1), (1, 1), (2, 1), (3, 1)]
+        assert fixture.blocks.pools[0].references[0] == 4
+        assert fixture.blocks.counters.hit_tokens == 3 * 21
+
+    def test_a_shorter_shared_beginning_is_enough(self) -> None:
+        fixture = Fixture(64, max_step_tokens=16)
+        fixture.add(40, shared=True)
+        fixture.add(18, shared=True)
+        assert fixture.run() == [(0, 16)]
+        assert fixture.run() == [(1, 2), (0, 14)] or fixture.run()
+        assert fixture.blocks.counters.hit_tokens >= 16
+
+    def test_without_the_leader_they_go_on(self) -> None:
+        fixture = Fixture(64, max_step_tokens=16)
+        for _ in range(3):
+            fixture.add(40, shared=True)
+        fixture.run()
+        assert fixture.scheduler.waiting == 2
+        fixture.scheduler.remove(fixture.sequences[0])
+        fixture.scheduler.check_invariants()
+        assert fixture.run() == [(1, 16)]
+        assert fixture.sequences[1].computed == 32
+
+    def test_read_cache_false_computes_everything(self) -> None:
+        fixture = Fixture(64)
+        fixture.add(20, shared=True)
+        fixture.run()
+        fixture.add(20, shared=True, read_cache=False)
+        assert fixture.run() == [(0, 1), (1, 20)]
+
+
+class TestLanes:
+    def test_long_prompts_get_their_share_of_a_step_beside_decoding(self) -> None:
+        fixture = Fixture(20_000, max_step_tokens=4096, long_tokens=4096, target_step_ms=20.0, long_share=0.25)
+        fixture.add(20)
+        fixture.run()
+        fixture.add(8000)
+        picked = dict(fixture.run())
+        seconds = fixture.model.prefill(picked[1])
+        assert 0.8 * 0.25 * 0.020 < seconds <= 0.25 * 0.020
+
+    def test_a_step_with_decodes_stays_within_the_target(self) -> None:
+        fixture = Fixture(20_000, max_step_tokens=4096, target_step_ms=20.0)
+        fixture.add(20)
+        fixture.run()
+        fixture.add(3000)
+        picked = fixture.run()
+        tokens = dict(picked)[1]
+        assert 0.9 * 0.020 < fixture.model.predict(1 + tokens, tokens * tokens / 64) <= 0.020
+
+    def test_prompts_advance_even_when_decoding_takes_longer_than_the_target(self) -> None:
+        fixture = Fixture(2000, max_step_tokens=512, target_step_ms=0.1)
+        fixture.add(20)
+        fixture.run()
+        fixture.add(100)
+        assert fixture.run() == [(0, 1), (1, 16)]
+
+    def test_the_long_lane_keeps_its_places(self) -> None:
+        fixture = Fixture(4000, max_sequences=4, max_step_tokens=512, long_tokens=400, long_share=0.25)
+        fixture.add(500)
+        for _ in range(6):
+            fixture.add(8)
+        fixture.run()
+        running = [sequence for sequence in fixture.sequences if sequence.status is Status.RUNNING]
+        assert fixture.sequences[0] in running and len(running) == 4
+
+    def test_an_old_long_request_gets_the_cache_that_it_needs(self) -> None:
+        fixture = Fixture(40, max_step_tokens=256, max_sequences=8, long_tokens=250, ageing=1.0)
+        terms = {"params": SamplingParams(max_tokens=20)}
+        for _ in range(4):
+            fixture.add(20, **terms)
+        fixture.run()
+        fixture.add(150, params=SamplingParams(max_tokens=128))
+        for _ in range(80):
+            fixture.now += 0.2
+            fixture.add(20, **terms)
+            fixture.run()
+            for sequence in fixture.sequences:
+                if sequence.status is Status.RUNNING and sequence.length >= sequence.limit:
+                    fixture.scheduler.remove(sequence)
+            if fixture.sequences[4].status is Status.RUNNING:
+                return
+        raise AssertionError("The long request starved.")
+
+
+class TestDeadlines:
+    def test_waiting_and_running_ones_expire(self) -> None:
+        fixture = Fixture(64, max_sequences=1)
+        running = fixture.add(4, timeout=5.0, queue_timeout=1.0)
+        fixture.run()
+        queued = fixture.add(4, queue_timeout=2.0)
+        assert fixture.scheduler.expired() == []
+        fixture.now += 3.0
+        assert fixture.scheduler.expired() == [queued]
+        fixture.now += 3.0
+        assert fixture.scheduler.expired() == [running]
+        assert fixture.scheduler.expired() == []
+
+
+class TestBatchDelay:
+    def test_an_idle_engine_waits_that_long_and_no_longer(self) -> None:
+        fixture = Fixture(64, max_batch_delay_ms=50.0)
+        fixture.add(4)
+        assert fixture.run() == []
+        fixture.now += 0.049
+        fixture.add(4)
+        assert fixture.run() == []
+        fixture.now += 0.002
+        assert fixture.run() == [(0, 4), (1, 4)]
+        fixture.add(4)
+        assert fixture.run() == [(0, 1), (1, 1), (2, 4)]
+
+    def test_a_full_batch_does_not_wait(self) -> None:
+        fixture = Fixture(64, max_batch_delay_ms=50.0, max_sequences=2)
+        fixture.add(4)
+        fixture.add(4)
+        assert len(fixture.run()) == 2
+
+
+class TestSwapping:
+    def test_a_cheap_copy_beats_computing_anew_within_the_budget(self) -> None:
+        for budget, saved in ((1 << 20, True), (100, False), (0, False)):
+            fixture = Fixture(64, swap_bytes=budget)
+            sequence = fixture.add(20)
+            fixture.run()
+            step = ScheduledStep()
+            fixture.scheduler._active.preempt(sequence, step)
+            assert (step.saves == [sequence]) is saved
+            assert fixture.scheduler.swapping.used == (5 * 64 if saved else 0)
+            fixture.scheduler.check_invariants()
+            fixture.scheduler.remove(sequence)
+            assert fixture.scheduler.swapping.used == 0
+
+    def test_a_slow_copy_does_not(self) -> None:
+        fixture = Fixture(64, swap_bytes=1 << 20)
+        for _ in range(100):
+            fixture.scheduler.swapping.observe(100, 10.0)
+        sequence = fixture.add(20)
+        fixture.run()
+        step = ScheduledStep()
+        fixture.scheduler._active.preempt(sequence, step)
+        assert step.saves == []
