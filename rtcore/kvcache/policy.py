@@ -16,6 +16,6 @@ class CachePolicy:
 
     enabled: bool = True
     ttl: float = 3600.0
-    protected_share: float = 0.8
+    protected_share: float = 0.5
     tenant_share: float = 1.0
     digest: Digest = blake2b_digest

@@ -27,7 +27,9 @@ class CostModel:
         """What to believe before anything was observed, in seconds."""
         self._scale = (base, per_token, per_attended)
         self._weights = [1.0, 1.0, 1.0]
-        self._covariance = [[_FIRST_COVARIANCE if row == column else 0.0 for column in range(3)] for row in range(3)]
+        self._covariance = [
+            [_FIRST_COVARIANCE if row == column else 0.0 for column in range(3)] for row in range(3)
+        ]
         self.observed = 0
 
     @property
@@ -99,4 +101,4 @@ def attended(begin: int, tokens: int) -> float:
 
     The queries of a chunk are taken in tiles that read the context together, so a tile counts as one query.
     """
-    return (tokens * begin + tokens * (tokens + 1) / 2) / min(tokens, TILE)
+    return (tokens * begin + tokens * (tokens + 1) / 2) / max(1, min(tokens, TILE))

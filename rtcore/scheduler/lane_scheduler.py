@@ -41,11 +41,12 @@ class _Plan:
 class LaneScheduler:
     """Each step decodes every running sequence, then fills the budget of time and tokens with prefill chunks.
 
-    The short lane fills first and leaves the long lane its share of the time. A sequence starts when all of its tokens fit into blocks that nobody uses or was promised, with one
-    block to spare for each running sequence, and takes them chunk by chunk. Within a lane WaitingQueue says who
-    is next, and nobody overtakes the one that does not fit. When decoding runs out of blocks, the least
-    important and latest sequence stops: its blocks stay cached as long as nobody needs them, or are copied to
-    host memory where that is cheaper than computing them anew.
+    The short lane fills first and leaves the long lane its share of the time. A sequence starts when all of its
+    tokens fit into blocks that nobody uses or was promised, with one block to spare for each running sequence,
+    and takes them chunk by chunk. Within a lane WaitingQueue says who is next, and nobody overtakes the one
+    that does not fit. When decoding runs out of blocks, the least important and latest sequence stops: its
+    blocks stay cached as long as nobody needs them, or are copied to host memory where that is cheaper than
+    computing them anew.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class LaneScheduler:
             waiting=self.waiting,
             waiting_tokens=self._active.waiting_tokens,
             running=self.running,
-            queued_seconds=self.model.prefill(self._active.waiting_tokens + pending),
+            queued_seconds=self.model.per_token * (self._active.waiting_tokens + pending),
             share=max(_SMALLEST_SHARE, 1 - decode / self._target),
             step_seconds=max(decode, self.model.base),
         )
@@ -354,9 +355,8 @@ class LaneScheduler:
         tokens, context = 0, 0.0
         for work in works:
             tokens += work.tokens
-            context += (
-                attended(work.sequence.computed, work.tokens) if work.tokens > 1 else work.sequence.computed + 1
-            )
+            begin = work.sequence.computed
+            context += attended(begin, work.tokens) if work.tokens > 1 else begin + 1
         self.model.observe(tokens, context, seconds)
 
     def commit(self, works: list[Work]) -> None:

@@ -20,7 +20,9 @@ from server.bench.simulation.traces import Trace, TraceRequest
 SEED = 1
 TTFT_LIMIT = 1.0
 ITL_LIMIT = 0.050
-_SEARCH_REQUESTS = 300
+_SEARCH_SECONDS = 12.0
+_FEWEST_REQUESTS = 200
+_HIGHEST_RATE = 1024.0
 _SEARCH_STEPS = 4
 _LOWEST_RATE = 1 / 64
 _TOLERATED = 0.01
@@ -43,7 +45,7 @@ class TraceFigures(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What the figures are made of: seconds, rates in conversations a second, and the baseline without lanes."""
+    """What the figures are made of: seconds, rates in requests a second, and the baseline without lanes."""
 
     ttft_p99: float
     itl_p99: float
@@ -68,8 +70,8 @@ def measure(trace: Trace, requests: int) -> tuple[TraceFigures, Background]:
         ratio = percentile(served.itl, 99) / percentile(short.itl, 99)
         fcfs = Run(_fcfs).drive(trace.requests(requests, SEED))
         fcfs_ratio = percentile(fcfs.itl, 99) / percentile(short.itl, 99)
-    rate = highest_rate(trace, lanes, min(requests, _SEARCH_REQUESTS), trace.rate)
-    static_rate = highest_rate(trace, _static, min(requests, _SEARCH_REQUESTS), 1.0)
+    rate = highest_rate(trace, lanes, 32.0)
+    static_rate = highest_rate(trace, _static, 1.0)
     figures = TraceFigures(
         waste=served.waste,
         hit_rate=served.hit_rate,
@@ -83,25 +85,27 @@ def measure(trace: Trace, requests: int) -> tuple[TraceFigures, Background]:
     )
 
 
-def highest_rate(trace: Trace, make: MakeScheduler, requests: int, start: float) -> float:
+def highest_rate(trace: Trace, make: MakeScheduler, start: float) -> float:
     """The highest Poisson rate at which the 99th percentiles stay within the limits, to about 10 %.
 
-    The search begins at the rate `start`. One of about 1/64 a second counts as reached.
+    The search begins at the rate `start`. One of 1/64 a second counts as reached.
     """
     low = start
-    while low > _LOWEST_RATE and not _meets(trace, make, requests, low):
+    while low > _LOWEST_RATE and not _meets(trace, make, low):
         low /= 4
     high = 4 * low
-    while low == start and _meets(trace, make, requests, high):
+    while low == start and high <= _HIGHEST_RATE and _meets(trace, make, high):
         start = low = high
         high *= 4
     for _ in range(_SEARCH_STEPS):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if _meets(trace, make, requests, middle) else (low, middle)
+        low, high = (middle, high) if _meets(trace, make, middle) else (low, middle)
     return low
 
 
-def _meets(trace: Trace, make: MakeScheduler, requests: int, rate: float) -> bool:
+def _meets(trace: Trace, make: MakeScheduler, rate: float) -> bool:
+    requests = max(_FEWEST_REQUESTS, round(rate * _SEARCH_SECONDS))
+
     def hopeless(outcome: Outcome) -> bool:
         return sum(ttft > TTFT_LIMIT for ttft in outcome.ttft) > _TOLERATED * requests
 

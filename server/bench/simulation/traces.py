@@ -49,16 +49,22 @@ class Trace:
     turns: float = 1.0
 
     def requests(self, count: int, seed: int, rate: float | None = None) -> Iterator[TraceRequest]:
-        """First requests of conversations in order of arrival; with later turns about `count` requests."""
+        """First requests of conversations in order of arrival; with later turns about `count` requests.
+
+        rate: makes a Poisson process of `count` requests a second of this, without later turns.
+        """
         random = np.random.default_rng(seed)
         arrivals = np.random.default_rng(seed + 1)
         now = 0.0
-        for number in range(max(1, round(count / self.turns))):
+        for number in range(count if rate else max(1, round(count / self.turns))):
             if self.bursty and rate is None:
                 now = number // _BURST * (_BURST / self.rate)
             else:
                 now += float(arrivals.exponential(1 / (rate or self.rate)))
-            yield self.make(random, now)
+            request = self.make(random, now)
+            if rate is not None:
+                request.turns = 0
+            yield request
 
 
 _BURST = 600
@@ -140,7 +146,7 @@ def next_turn(request: TraceRequest, ended: float) -> TraceRequest | None:
 
 TRACES = (
     Trace("shared", 60.0, _shared, 20),
-    Trace("chat", 10.0, _chat, 48, halved=True, turns=4.5),
+    Trace("chat", 2.0, _chat, 48, halved=True, turns=4.5),
     Trace("mixed", 8.0, _mixed, 150, documents=True),
     Trace("burst", 40.0, _burst, 56, bursty=True),
 )

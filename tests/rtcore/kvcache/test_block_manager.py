@@ -53,7 +53,9 @@ class Memory:
     def read(self, blocks: SequenceBlocks, group: int) -> list[object]:
         size = self.manager.block_size
         return [
-            self.slots[group][int(self.manager.tables[group][blocks.row, position // size]) * size + position % size]
+            self.slots[group][
+                int(self.manager.tables[group][blocks.row, position // size]) * size + position % size
+            ]
             for position in range(blocks.starts[group] * size, len(self.tokens[blocks]))
         ]
 
@@ -368,4 +370,3 @@ def test_invariants_notice_corruption(corrupt) -> None:  # type: ignore[no-untyp
     corrupt(memory, blocks)
     with pytest.raises(EngineError):
         check_blocks(memory.manager, [blocks])
-

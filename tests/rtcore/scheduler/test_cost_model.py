@@ -58,7 +58,9 @@ def test_steps_that_are_all_alike_do_not_unlearn_the_rest() -> None:
     per_token=st.floats(1e-6, 1e-3),
     per_attended=st.floats(0, 1e-6),
 )
-def test_a_chunk_is_the_largest_that_fits(seconds: float, begin: int, per_token: float, per_attended: float) -> None:
+def test_a_chunk_is_the_largest_that_fits(
+    seconds: float, begin: int, per_token: float, per_attended: float
+) -> None:
     model = CostModel(1e-3, per_token, per_attended)
     tokens = model.chunk(seconds, begin)
     if tokens:

@@ -54,7 +54,7 @@ def test_deadlines_that_cannot_be_met_are_refused(terms: dict[str, float], messa
     with pytest.raises(DeadlineUnreachable, match=message) as caught:
         LoadMonitor(CONFIG).admit(request(**terms), load(seconds=2.0), 0.5)
     assert caught.value.retry_after >= 1
-    LoadMonitor(CONFIG).admit(request(**{name: 7.0 for name in terms}), load(seconds=2.0), 0.5)
+    LoadMonitor(CONFIG).admit(request(**dict.fromkeys(terms, 7.0)), load(seconds=2.0), 0.5)
 
 
 def test_waits_count_places_by_how_long_requests_stay() -> None:
