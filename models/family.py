@@ -10,6 +10,12 @@ from ops.errors import CheckpointError, UnsupportedModel
 
 Config = Mapping[str, Any]
 
+#: Rotary scalings whose angles depend on the position alone, and those that look at the sequence's length.
+FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
+LENGTH_ROPE = frozenset({"dynamic", "longrope", "su"})
+#: What transformers raises for a configuration that makes no sense.
+UNSOUND = (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RuntimeError, IndexError)
+
 
 @dataclass(frozen=True)
 class Family:
@@ -38,12 +44,12 @@ class Family:
         content = {key: value for key, value in config.items() if key != "quantization_config"}
         try:
             return CONFIG_MAPPING[config["model_type"]].from_dict(content)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise _malformed(config, error) from error
+        except UNSOUND as error:
+            raise malformed(config, error) from error
         except Exception as error:
             if type(error).__module__.partition(".")[0] != "huggingface_hub":
                 raise
-            raise _malformed(config, error) from error
+            raise malformed(config, error) from error
 
     def context_length(self, parsed: Any) -> int:
         """Tokens of prompt and answer that the model was made for. Raises CheckpointError when it says none."""
@@ -72,8 +78,14 @@ def rope_kinds(config: Config) -> set[str]:
 
 
 def check_rope(family: str, config: Config) -> None:
-    """Refuse rotary scalings whose angles depend on the longest sequence of a batch."""
-    for kind in sorted(rope_kinds(config) & {"dynamic", "longrope", "su"}):
+    """Refuse rotary scalings whose angles depend on the longest sequence of a batch, and unknown ones."""
+    for kind in sorted(rope_kinds(config) - FIXED_ROPE):
+        if kind not in LENGTH_ROPE:
+            raise UnsupportedModel(
+                f"This {family} checkpoint uses the rotary scaling {kind!r}, which Ortolan does not know.",
+                remedy=f"Use a checkpoint with one of {', '.join(sorted(FIXED_ROPE))}.",
+                param="rope_scaling",
+            )
         raise UnsupportedModel(
             f"This {family} checkpoint uses the rotary scaling {kind!r}.",
             why="It chooses its angles by the length of the whole sequence, so keys that are in the cache already "
@@ -92,7 +104,8 @@ def refuse(family: str, feature: str, param: str) -> UnsupportedModel:
     )
 
 
-def _malformed(config: Config, error: Exception) -> CheckpointError:
+def malformed(config: Config, error: Exception) -> CheckpointError:
+    """The error for a configuration that transformers cannot use."""
     return CheckpointError(
         f"config.json is not a sound configuration of type {config.get('model_type')!r}.",
         why=str(error).strip().splitlines()[-1][:300] if str(error).strip() else type(error).__name__,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ops.errors import CacheTooSmall, ContextLengthExceeded, InvalidRequest
 from rtcore.request import MAX_PRIORITY, MIN_PRIORITY, EngineRequest
 
@@ -26,6 +28,10 @@ class Admission:
                 f"Token id {wrong} is not in the vocabulary.",
                 why=f"Ids go from 0 to {self._vocab_size - 1}.",
                 param="prompt",
+            )
+        if not math.isfinite(request.arrival):
+            raise InvalidRequest(
+                f"The arrival time is {request.arrival}.", why="It orders the queue.", param="arrival"
             )
         if request.params.max_tokens is None:
             raise InvalidRequest("max_tokens is not set.", why="The engine needs a number.", param="max_tokens")

@@ -15,6 +15,7 @@ from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.decoding.params import SamplingParams
 from rtcore.engine import Engine
+from rtcore.loading import load_engine
 from rtcore.manifest import Manifest
 from rtcore.offline import Batch, Driver
 from rtcore.output import RequestOutput
@@ -42,13 +43,13 @@ class LLM:
         Raises ConfigError, NotABundle, BundleDamaged, BundleTooNew, WrongTarget, CacheTooSmall or MissingExtra.
         """
         settings = EngineConfig.of({**config, "precision": precision})
-        with Bundle.open(bundle, check=settings.check) as opened:
-            engine = Engine.load(opened, settings)
-            try:
+        engine = load_engine(bundle, settings)
+        try:
+            with Bundle.open(bundle, check="sizes") as opened:
                 frontend = TextFrontend(opened, cache_tokens=engine.context_length)
-            except BaseException:
-                engine.close()
-                raise
+        except BaseException:
+            engine.close()
+            raise
         self._attach(engine, frontend)
 
     @classmethod

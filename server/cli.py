@@ -74,7 +74,10 @@ def _run(given: list[str], registry: Registry) -> int:
         return 0 if options.help else 2
     command = registry.load(options.command)
     sub_parser = argparse.ArgumentParser(
-        prog=f"{DISTRIBUTION} {command.name}", description=command.description, allow_abbrev=False
+        prog=f"{DISTRIBUTION} {command.name}",
+        description=command.description,
+        formatter_class=_Paragraphs,
+        allow_abbrev=False,
     )
     command.configure(sub_parser)
     sub_parser.add_argument("--debug", action="store_true", help="show where an error comes from")
@@ -96,6 +99,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("command", nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
+
+
+class _Paragraphs(argparse.HelpFormatter):
+    """Wraps each paragraph of a description by itself, and leaves indented ones, which are examples, alone."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.strip("\n").split("\n\n")
+        return "\n\n".join(
+            paragraph
+            if paragraph.startswith(" ")
+            else super(_Paragraphs, self)._fill_text(paragraph, width, indent)
+            for paragraph in paragraphs
+        )
 
 
 def _command_list(registry: Registry) -> str:

@@ -19,6 +19,7 @@ from export.capture import operators
 from export.capture.quiet import quiet
 from export.capture.schemas import register_schemas
 from export.capture.swap import Swapper
+from models.family import UNSOUND, malformed
 from ops.errors import UnsupportedModel
 
 INTERFACE = "ortolan"
@@ -42,10 +43,16 @@ class _Step(nn.Module):  # type: ignore[misc]
 
 
 def meta_model(config: PretrainedConfig) -> PreTrainedModel:
-    """The model of a configuration on the meta device: shapes, no memory."""
+    """The model of a configuration on the meta device: shapes, no memory.
+
+    Raises CheckpointError when the configuration's numbers do not make a model.
+    """
     AttentionInterface.register(INTERFACE, _attention)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=INTERFACE, dtype=torch.float32)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=INTERFACE, dtype=torch.float32)
+    except UNSOUND as error:
+        raise malformed({"model_type": config.model_type}, error) from error
     return model.eval()
 
 

@@ -57,6 +57,10 @@ inline F power_of_two(F n) {
   typedef uint32_t U __attribute__((vector_size(16)));
   return (F)((((U)whole) + 127u) << 23);
 }
+#if defined(__aarch64__)
+inline F load_half(const uint16_t* p) { return (F)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+inline void store_half(uint16_t* p, F x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)x))); }
+#else
 // IEEE binary16, as the conversion instructions of the other paths do it: to nearest, ties to even.
 inline float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
@@ -100,6 +104,7 @@ inline F load_half(const uint16_t* p) {
 inline void store_half(uint16_t* p, F x) {
   for (int i = 0; i < kWidth; ++i) p[i] = float_to_half(x[i]);
 }
+#endif
 inline float sum(F x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 inline float maximum(F x) {
   const float a = x[0] > x[2] ? x[0] : x[2];

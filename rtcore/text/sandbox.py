@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import update_wrapper
-from threading import Lock
+from threading import local
 from typing import Any
 
 from jinja2 import Template, nodes
@@ -32,7 +32,7 @@ _SLICED = "ortolan_sliced"
 
 
 class ChatSandbox(ImmutableSandboxedEnvironment):
-    """The environment. Use `compile_template` and `render`; one rendering runs at a time."""
+    """The environment. Use `compile_template` and `render`, from any number of threads."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 
@@ -43,8 +43,7 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
             extensions=[_GenerationBlock, loopcontrols],
             finalize=self._written,
         )
-        self._lock = Lock()
-        self._budget = Budget()
+        self._threads = local()
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         self.globals["namespace"] = _PlainNamespace
@@ -59,22 +58,26 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
 
     def compile_template(self, source: str) -> Template:
         """Compile a template. Raises jinja2.TemplateSyntaxError."""
-        with self._lock:
-            self._budget = Budget()
-            return self.from_string(source)
+        self._threads.budget = Budget()
+        return self.from_string(source)
 
     def render(self, template: Template, variables: dict[str, Any]) -> str:
         """Render a template within a fresh budget. Raises what a template can raise: any Exception."""
-        with self._lock:
-            self._budget = Budget()
-            chunks = []
-            size = 0
-            for chunk in template.generate(variables):
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > MAX_CHARACTERS:
-                    raise TemplateTooCostly(f"It makes a text of more than {MAX_CHARACTERS} characters.")
-            return "".join(chunks)
+        self._threads.budget = Budget()
+        chunks = []
+        size = 0
+        for chunk in template.generate(variables):
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > MAX_CHARACTERS:
+                raise TemplateTooCostly(f"It makes a text of more than {MAX_CHARACTERS} characters.")
+        return "".join(chunks)
+
+    @property
+    def _budget(self) -> Budget:
+        """The budget of the rendering that this thread is doing."""
+        budget: Budget = self._threads.budget
+        return budget
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """Parse, and route loops, `~` and slices through filters that the budget sees."""

@@ -32,7 +32,8 @@ def _run(arguments: argparse.Namespace) -> int:
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
         return 0
     print(
-        "trace    waste  hits  of infinite   ITL ratio (FCFS)  rate (static)        ratio  fairness  TTFT p99  ITL p99"
+        "trace    waste  hits  of infinite  ITL ratio (FCFS)    rate (static)       ratio  fairness  "
+        "TTFT p99  ITL p99"
     )
     for name, (figures, made_of) in results.items():
         share = figures.hit_rate / figures.hit_rate_infinite if figures.hit_rate_infinite else 1.0

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from export.checkpoint.base import Checkpoint
 from export.tensors import RowSource
 from ops.errors import CheckpointError
+from tests.export.sources import ArraySource
 
 CONTEXT = 128
 WINDOW = 8
@@ -54,6 +54,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 32,
         },
+    ),
+    "llama_odd_width": _config(
+        "llama", num_hidden_layers=1, hidden_size=72, intermediate_size=100, head_dim=18, attention_bias=True
     ),
     "mistral": _config("mistral", num_hidden_layers=1, sliding_window=WINDOW),
     "qwen2": _config("qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
@@ -107,6 +110,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     ),
 }
 
+#: Further forms of families that the other entries cover.
+VARIANTS = ("llama_biases_wide_heads_llama3_rope", "gpt_neox_sequential")
+
 
 def random_model(config: dict[str, Any], seed: int = 3) -> PreTrainedModel:
     """The model in eager mode; matrices keep the size of what they multiply, norms and biases are not neutral,
@@ -140,7 +146,7 @@ class ModelCheckpoint(Checkpoint):
     def tensor(self, name: str) -> RowSource:
         if name not in self.state:
             raise CheckpointError(f"There is no tensor {name}.")
-        return ArrayRows(name, self.state[name])
+        return ArraySource(self.state[name], name)
 
     def write_tokenizer(self, folder: Path) -> None:
         raise CheckpointError(f"No tokenizer to write into {folder}.")
@@ -148,17 +154,5 @@ class ModelCheckpoint(Checkpoint):
     def sha256(self) -> str:
         return ""
 
-
-class ArrayRows(RowSource):
-    """An array in memory as rows."""
-
-    def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
-        self.key = name
-        self.array = array
-        self.shape = array.shape
-
-    def rows(self, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        return self.array[start:stop].astype(np.float32)
-
-    def recipe(self) -> dict[str, Any]:
-        return {"op": "tensor", "name": self.key}
+    def close(self) -> None:
+        self.state = {}

@@ -145,7 +145,7 @@ def test_a_warm_prefix_answers_in_a_fraction_of_the_time(model: Model) -> None:
 def test_sixty_four_mixed_requests_at_once(model: Model) -> None:
     engine = model.engine(max_sequences=32)
     for number in range(64):
-        prompt = (BEGINNING * 20)[: 5 + 23 * number % 300] + [number]
+        prompt = [*(BEGINNING * 20)[: 5 + 23 * number % 300], number]
         params = SamplingParams(
             temperature=number % 3 / 2, seed=number, max_tokens=4 + number % 29, ignore_eos=True, n=1
         )

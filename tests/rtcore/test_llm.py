@@ -34,6 +34,7 @@ class Rig:
     """An LLM over a fake executor, and what is inside it."""
 
     def __init__(self, folder: Path, **engine: Any) -> None:
+        self.folder = folder
         tokenizer = byte_level()
         num_blocks = engine.pop("num_blocks", (64,))
         self.executor = FakeExecutor(vocab_size=tokenizer.get_vocab_size(), num_blocks=num_blocks)

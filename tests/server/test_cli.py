@@ -76,6 +76,23 @@ def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "how large" in shown
 
 
+def test_examples_in_a_description_keep_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "word " * 40
+    command = Command(
+        "serve", "", f"{words}\n\n  ortolan one\n  ortolan two\n", lambda parser: None, lambda arguments: 0
+    )
+
+    class Described(Entry):
+        def load(self) -> Command:
+            return command
+
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"], Registry([Described("serve")]))  # type: ignore[list-item]
+    shown = capsys.readouterr().out
+    assert "\n\n  ortolan one\n  ortolan two\n\n" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"], registry()) == 0
     assert capsys.readouterr().out == f"ortolan {metadata.version('ortolan')}\n"

@@ -81,7 +81,7 @@ class Memory:
 
 
 class BlockManagerMachine(RuleBasedStateMachine):
-    """Random opening, forking, writing, truncating and closing, with few different tokens so that much is shared."""
+    """Random opening, forking, writing, truncating and closing, with few tokens so that much is shared."""
 
     @initialize(
         pools=st.lists(st.integers(2, 12), min_size=1, max_size=3),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from rtcore.text import budget
-from rtcore.text.budget import MAX_CHARACTERS, MAX_SECONDS, TemplateTooCostly
+from rtcore.text.budget import MAX_CHARACTERS, TemplateTooCostly
 from rtcore.text.sandbox import ChatSandbox
 
 LONG = "{% set b = 'x' * 8000000 %}"
@@ -59,16 +62,15 @@ def test_a_costly_template_is_stopped(way: str, monkeypatch: pytest.MonkeyPatch)
         sandbox.render(template, {})
 
 
-def test_time_is_the_threads_own_and_bounded() -> None:
-    import time
-
+def test_time_is_the_threads_own_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MAX_SECONDS", 0.3)
     sandbox = ChatSandbox()
     template = sandbox.compile_template(COSTLY["slow comparisons"])
     started = time.thread_time()
     with pytest.raises(TemplateTooCostly, match="seconds"):
         sandbox.render(template, {})
     # Between two steps lies one comparison of eight million characters at most.
-    assert time.thread_time() - started < MAX_SECONDS + 1
+    assert time.thread_time() - started < 0.3 + 1
 
 
 def test_a_large_conversation_is_affordable() -> None:
@@ -93,3 +95,18 @@ def test_concatenation_and_loops_mean_what_they_mean_elsewhere() -> None:
     assert sandbox.render(sandbox.compile_template(source), {}) == (
         "1Nonea[1] a11 1False42True none [3, 2, 1] bc x-y a1 a=1"
     )
+
+
+def test_renderings_in_threads_have_budgets_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "MAX_STEPS", 20_000)
+    sandbox = ChatSandbox()
+    template = sandbox.compile_template("{% for i in range(n) %}{{ i % 2 }}{% endfor %}")
+
+    def length(n: int) -> int | None:
+        try:
+            return len(sandbox.render(template, {"n": n}))
+        except TemplateTooCostly:
+            return None
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(length, [9_000, 30_000] * 8)) == [9_000, None] * 8
