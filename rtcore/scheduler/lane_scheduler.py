@@ -35,6 +35,7 @@ class _Plan:
     now: float
     chunks: list[Work] = field(default_factory=list)
     chunked: set[Sequence] = field(default_factory=set)
+    served: set[Lane] = field(default_factory=set)
     promised: list[int] = field(default_factory=list)
 
 
@@ -215,27 +216,22 @@ class LaneScheduler:
 
     def _fill(self, plan: _Plan, lane: Lane, prefilling: list[Sequence], seconds: float) -> None:
         """Chunks for a lane's sequences, the running ones first, and starts of waiting ones."""
-        owed = True
-        for sequence in prefilling:
-            if sequence in plan.chunked:
-                owed = False
-                continue
-            tokens = plan.budget.chunk(sequence.computed, sequence.pending, seconds, owed)
-            tokens = self._fitting(sequence, tokens)
-            if tokens:
-                seconds -= self._add_chunk(plan, sequence, tokens, started=False)
-                owed = False
+        for running in prefilling:
+            if running not in plan.chunked:
+                owed = lane not in plan.served
+                tokens = plan.budget.chunk(running.computed, running.pending, seconds, owed)
+                tokens = self._fitting(running, tokens)
+                if tokens:
+                    seconds -= self._add_chunk(plan, running, tokens, started=False)
         if plan.step.preempted:
             return
         while (sequence := lane.waiting.first(plan.now)) is not None:
             if len(self._active.running) >= self._places(plan, lane, sequence):
                 return
-            taken = self._start(plan, lane, sequence, seconds, owed)
+            taken = self._start(plan, lane, sequence, seconds)
             if taken is None:
                 return
-            if taken:
-                seconds -= taken
-                owed = False
+            seconds -= taken
 
     def _fitting(self, sequence: Sequence, tokens: int) -> int:
         """As many of `tokens` as the available blocks hold."""
@@ -251,6 +247,7 @@ class LaneScheduler:
         blocks = held(sequence)
         plan.chunks.append(Work(sequence, tokens, -1 if started else blocks.length, tokens == sequence.pending))
         plan.chunked.add(sequence)
+        plan.served.add(self._long if sequence.long else self._short)
         self._blocks.append(blocks, sequence.computed + tokens, sequence.computed)
         return plan.budget.spend(sequence.computed, tokens)
 
@@ -273,7 +270,7 @@ class LaneScheduler:
         waited = plan.now - first.submitted
         return first.submitted < second.submitted and waited > _PATIENCE * self._config.ageing
 
-    def _start(self, plan: _Plan, lane: Lane, sequence: Sequence, seconds: float, owed: bool) -> float | None:
+    def _start(self, plan: _Plan, lane: Lane, sequence: Sequence, seconds: float) -> float | None:
         """Start a waiting sequence; the seconds that it takes of this step, 0 when it was parked instead.
 
         None when it has to wait: then the lane starts nobody in this step.
@@ -289,7 +286,7 @@ class LaneScheduler:
         if saved is not None:
             match = Match([])
         begin = match.tokens if saved is None else saved.tokens
-        tokens = plan.budget.chunk(begin, sequence.length - begin, seconds, owed)
+        tokens = plan.budget.chunk(begin, sequence.length - begin, seconds, owed=lane not in plan.served)
         if not tokens:
             return None
         needed = self._blocks.needed(sequence.length, match, self._config.max_step_tokens)
