@@ -117,6 +117,12 @@ class BlockManager:
         """The longest cached beginning of `tokens`. Changes nothing."""
         return self.cache.match(chain, tokens)
 
+    def without_tail(self, match: Match, length: int) -> Match:
+        """The match without the beginning of a block, if a sequence of `length` tokens needs the whole cache."""
+        if not match.tail_tokens or self.blocks_for(length) < min(self.num_blocks):
+            return match
+        return Match(match.nodes, tokens=len(match.nodes) * self.block_size)
+
     def needed(self, length: int, match: Match, chunk: int) -> list[int]:
         """Available blocks of each group that a sequence of `length` tokens takes, if it starts from a match.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rtcore.executor.base import Int32, StepInputs
+from rtcore.executor.base import Int32, Int64, StepInputs
 from rtcore.scheduler.base import Work
 from rtcore.sequence import held
 
@@ -35,57 +35,57 @@ class BatchBuilder:
         that the head never runs on nothing.
         """
         sequences = [work.sequence for work in works]
-        counts = [work.tokens for work in works]
+        rows = len(works)
         samples = [work.samples for work in works]
-        begins = [sequence.computed for sequence in sequences]
-        rows = [held(sequence).row for sequence in sequences]
-        decode_rows = counts.count(1)
-        singles = [
+        begins = np.array([sequence.computed for sequence in sequences], np.int64)
+        singles = 0
+        while singles < rows and works[singles].tokens == 1:
+            singles += 1
+        self._input_ids[:singles] = [
             sequence.last if last else sequence.tokens.item(sequence.computed)
-            for sequence, last in zip(sequences[:decode_rows], samples[:decode_rows], strict=True)
+            for sequence, last in zip(sequences[:singles], samples[:singles], strict=True)
         ]
-        lengths = np.array(counts, np.int32)
-        query_start = np.zeros(len(works) + 1, np.int32)
-        np.cumsum(lengths, out=query_start[1:])
-        first = np.array(begins, np.int64)
-        seq_lens = (first + lengths).astype(np.int32)
-        total, longest = int(query_start[-1]), int(seq_lens.max())
-        self._input_ids[:decode_rows] = singles
-        self._positions[:decode_rows] = first[:decode_rows]
-        for row in range(decode_rows, len(works)):
-            token, begin, end = int(query_start[row]), begins[row], begins[row] + counts[row]
-            self._input_ids[token : token + counts[row]] = sequences[row].tokens[begin:end]
-            self._positions[token : token + counts[row]] = np.arange(begin, end)
+        self._positions[:singles] = begins[:singles]
+        starts = [*range(singles + 1)]
+        token = singles
+        for work, begin in zip(works[singles:], begins[singles:].tolist(), strict=True):
+            end = token + work.tokens
+            self._input_ids[token:end] = work.sequence.tokens[begin : begin + work.tokens]
+            self._positions[token:end] = np.arange(begin, begin + work.tokens)
+            starts.append(end)
+            token = end
+        query_start = np.array(starts, np.int32)
+        lengths = query_start[1:] - query_start[:-1]
+        seq_lens = begins.astype(np.int32)
+        seq_lens += lengths
+        longest = int(seq_lens.max())
+        self._plan[:] = (singles, rows - singles, int(lengths.max()), context_bucket(longest), token, rows)
+        picked = np.array([held(sequence).row for sequence in sequences], np.int64)
         width = -(-longest // self._block_size)
-        picked = np.array(rows, np.int64)
-        tables = [table[:, :width].take(picked, axis=0) for table in self._tables]
-        self._plan[:] = (
-            decode_rows,
-            len(works) - decode_rows,
-            max(counts),
-            context_bucket(longest),
-            total,
-            len(works),
-        )
+        sampled = [end - 1 for end, last in zip(starts[1:], samples, strict=True) if last]
         return StepInputs(
-            input_ids=self._input_ids[:total],
-            positions=self._positions[:total],
+            input_ids=self._input_ids[:token],
+            positions=self._positions[:token],
             query_start=query_start,
             seq_lens=seq_lens,
-            logit_rows=(query_start[1:][samples] - 1).astype(np.int64) if any(samples) else np.zeros(1, np.int64),
-            block_tables=tables,
-            slot_mapping=self._slot_mapping(tables, lengths, total, len(works)),
+            logit_rows=np.array(sampled or [0], np.int64),
+            block_tables=[table[:, :width].take(picked, axis=0) for table in self._tables],
+            slot_mapping=self._slot_mapping(picked if token == rows else np.repeat(picked, lengths), token),
             plan=self._plan,
         )
 
-    def _slot_mapping(self, tables: list[Int32], lengths: Int32, tokens: int, rows: int) -> list[Int32]:
-        """For each group the slot int32 [T] of every token: its block times the block size plus its offset."""
-        row_of = np.arange(rows) if tokens == rows else np.repeat(np.arange(rows), lengths)
-        index, offset = np.divmod(self._positions[:tokens], self._block_size)
+    def _slot_mapping(self, rows: Int64, tokens: int) -> list[Int32]:
+        """For each group the slot int32 [T] of every token: its block times the block size plus its offset.
+
+        rows: int64 [T], the row of the block tables that each token's sequence has.
+        """
+        positions = self._positions[:tokens]
+        index = positions // self._block_size
+        offset = positions - index * self._block_size
         mapping = []
-        for table, buffer in zip(tables, self._slots, strict=True):
+        for table, buffer in zip(self._tables, self._slots, strict=True):
             slots = buffer[:tokens]
-            np.multiply(table[row_of, index], self._block_size, out=slots)
+            np.multiply(table[rows, index], self._block_size, out=slots)
             np.add(slots, offset, out=slots, casting="unsafe")
             mapping.append(slots)
         return mapping

@@ -26,10 +26,9 @@ class CostModel:
     def __init__(self, base: float = 5e-3, per_token: float = 1e-4, per_attended: float = 1e-7) -> None:
         """What to believe before anything was observed, in seconds."""
         self._scale = (base, per_token, per_attended)
-        self._weights = [1.0, 1.0, 1.0]
-        self._covariance = [
-            [_FIRST_COVARIANCE if row == column else 0.0 for column in range(3)] for row in range(3)
-        ]
+        self._weights = (1.0, 1.0, 1.0)
+        self._covariance = (_FIRST_COVARIANCE, 0.0, 0.0, _FIRST_COVARIANCE, 0.0, _FIRST_COVARIANCE)
+        """The upper triangle of the symmetric matrix, row by row."""
         self.observed = 0
 
     @property
@@ -76,24 +75,28 @@ class CostModel:
             seconds = min(seconds, _OUTLIER * expected)
         self.observed += 1
         weight = 1.0 / max(expected, seconds)
-        features = [
-            self._scale[0] * weight,
-            tokens * self._scale[1] * weight,
-            attended * self._scale[2] * weight,
-        ]
-        covariance = self._covariance
-        projected = [sum(row[k] * features[k] for k in range(3)) for row in covariance]
-        divisor = _FORGETTING + sum(features[k] * projected[k] for k in range(3))
-        residual = seconds * weight - sum(self._weights[k] * features[k] for k in range(3))
-        for k in range(3):
-            self._weights[k] += projected[k] / divisor * residual
+        x = self._scale[0] * weight
+        y = self._scale[1] * weight * tokens
+        z = self._scale[2] * weight * attended
+        xx, xy, xz, yy, yz, zz = self._covariance
+        u = xx * x + xy * y + xz * z
+        v = xy * x + yy * y + yz * z
+        w = xz * x + yz * y + zz * z
+        gain = 1 / (_FORGETTING + x * u + y * v + z * w)
+        a, b, c = self._weights
+        step = gain * (seconds * weight - a * x - b * y - c * z)
+        self._weights = (a + u * step, b + v * step, c + w * step)
         # Directions that no step excites would grow for ever under forgetting, and the next one to do so would
         # then throw the fit far off.
-        forget = _FORGETTING if max(covariance[k][k] for k in range(3)) < _LARGEST_COVARIANCE else 1.0
-        self._covariance = [
-            [(covariance[row][k] - projected[row] * projected[k] / divisor) / forget for k in range(3)]
-            for row in range(3)
-        ]
+        grow = 1 / _FORGETTING if max(xx, yy, zz) < _LARGEST_COVARIANCE else 1.0
+        self._covariance = (
+            (xx - gain * u * u) * grow,
+            (xy - gain * u * v) * grow,
+            (xz - gain * u * w) * grow,
+            (yy - gain * v * v) * grow,
+            (yz - gain * v * w) * grow,
+            (zz - gain * w * w) * grow,
+        )
 
 
 def attended(begin: int, tokens: int) -> float:

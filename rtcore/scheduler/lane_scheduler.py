@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from rtcore.config import EngineConfig
 from rtcore.kvcache.block_manager import BlockManager
-from rtcore.kvcache.prefix_cache import Match
 from rtcore.request import EngineRequest
 from rtcore.scheduler.active import ActiveSet
 from rtcore.scheduler.base import ScheduledStep, Work
@@ -18,25 +16,13 @@ from rtcore.scheduler.cost_model import CostModel, attended
 from rtcore.scheduler.deadlines import Deadlines
 from rtcore.scheduler.lanes import Lane
 from rtcore.scheduler.load import Load, LoadMonitor
+from rtcore.scheduler.plan import StepPlan
+from rtcore.scheduler.starting import Starter
 from rtcore.scheduler.swapping import Swapping
 from rtcore.sequence import Sequence, held
 from rtcore.stats import LoadStats
 
 _SMALLEST_SHARE = 0.1
-_PATIENCE = 3.0
-
-
-@dataclass(slots=True)
-class _Plan:
-    """A step while it is being filled: its prefill chunks, and what is left of time and tokens."""
-
-    step: ScheduledStep
-    budget: StepBudget
-    now: float
-    chunks: list[Work] = field(default_factory=list)
-    chunked: set[Sequence] = field(default_factory=set)
-    served: set[Lane] = field(default_factory=set)
-    promised: list[int] = field(default_factory=list)
 
 
 class LaneScheduler:
@@ -73,6 +59,7 @@ class LaneScheduler:
         self._active = ActiveSet(blocks, config, self.swapping, self.monitor)
         self._short, self._long = self._active.lanes
         self._deadlines = Deadlines()
+        self._starter = Starter(self._active, blocks, self._deadlines, config)
         self._decode_load = (0, 0)
 
     @property
@@ -133,7 +120,7 @@ class LaneScheduler:
             return step
         decodes, prefilling = self._decode(step)
         self._decode_load = (len(decodes), step.attended)
-        plan = _Plan(step, self._new_budget(len(decodes), step.attended), now)
+        plan = StepPlan(step, self._new_budget(len(decodes), step.attended), now)
         self._prefill(plan, prefilling)
         step.works = decodes
         step.works += [work for work in plan.chunks if work.tokens == 1]
@@ -197,7 +184,7 @@ class LaneScheduler:
                 step.attended = sum(work.sequence.length for work in works)
         return works, prefilling
 
-    def _prefill(self, plan: _Plan, prefilling: list[Sequence]) -> None:
+    def _prefill(self, plan: StepPlan, prefilling: list[Sequence]) -> None:
         """Share what the decode rows left of the step among the lanes.
 
         As long as sequences of the short lane decode, prompts of the long lane get their share of the target
@@ -214,24 +201,15 @@ class LaneScheduler:
         self._fill(plan, self._long, long, min(most, budget.seconds))
         self._fill(plan, self._short, short, budget.seconds)
 
-    def _fill(self, plan: _Plan, lane: Lane, prefilling: list[Sequence], seconds: float) -> None:
+    def _fill(self, plan: StepPlan, lane: Lane, prefilling: list[Sequence], seconds: float) -> None:
         """Chunks for a lane's sequences, the running ones first, and starts of waiting ones."""
         for running in prefilling:
             if running not in plan.chunked:
-                owed = lane not in plan.served
-                tokens = plan.budget.chunk(running.computed, running.pending, seconds, owed)
-                tokens = self._fitting(running, tokens)
+                tokens = self._fitting(running, plan.chunk(running, running.computed, seconds))
                 if tokens:
-                    seconds -= self._add_chunk(plan, running, tokens, started=False)
-        if plan.step.preempted:
-            return
-        while (sequence := lane.waiting.first(plan.now)) is not None:
-            if len(self._active.running) >= self._places(plan, lane, sequence):
-                return
-            taken = self._start(plan, lane, sequence, seconds)
-            if taken is None:
-                return
-            seconds -= taken
+                    seconds -= plan.add(self._blocks, running, tokens, started=False)
+        if not plan.step.preempted:
+            self._starter.start(plan, lane, seconds)
 
     def _fitting(self, sequence: Sequence, tokens: int) -> int:
         """As many of `tokens` as the available blocks hold."""
@@ -241,111 +219,6 @@ class LaneScheduler:
         room = (blocks.count + min(self._blocks.free_blocks)) * self._blocks.block_size - sequence.computed
         room = min(tokens, room)
         return room if room > 0 and self._blocks.can_append(blocks, sequence.computed + room) else 0
-
-    def _add_chunk(self, plan: _Plan, sequence: Sequence, tokens: int, started: bool) -> float:
-        """Reserve a chunk; returns its seconds."""
-        blocks = held(sequence)
-        plan.chunks.append(Work(sequence, tokens, -1 if started else blocks.length, tokens == sequence.pending))
-        plan.chunked.add(sequence)
-        plan.served.add(self._long if sequence.long else self._short)
-        self._blocks.append(blocks, sequence.computed + tokens, sequence.computed)
-        return plan.budget.spend(sequence.computed, tokens)
-
-    def _places(self, plan: _Plan, lane: Lane, sequence: Sequence) -> int:
-        """Sequences that may run before a lane starts another: the other lane's places stay free for it."""
-        other = self._other(lane)
-        head = other.waiting.first(plan.now)
-        if head is None:
-            return self._config.max_sequences
-        kept = int(other.share * self._config.max_sequences) - len(other.running)
-        if self._impatient(plan, head, sequence):
-            kept = max(kept, 1)
-        return self._config.max_sequences - max(0, kept)
-
-    def _other(self, lane: Lane) -> Lane:
-        return self._short if lane is self._long else self._long
-
-    def _impatient(self, plan: _Plan, first: Sequence, second: Sequence) -> bool:
-        """Whether `first` has waited for long, and longer than `second`, so that its lane comes first."""
-        waited = plan.now - first.submitted
-        return first.submitted < second.submitted and waited > _PATIENCE * self._config.ageing
-
-    def _start(self, plan: _Plan, lane: Lane, sequence: Sequence, seconds: float) -> float | None:
-        """Start a waiting sequence; the seconds that it takes of this step, 0 when it was parked instead.
-
-        None when it has to wait: then the lane starts nobody in this step.
-        """
-        if sequence.needed is not None and not self._fits(plan, lane, sequence, sequence.needed):
-            return None
-        reads = sequence.request.read_cache
-        known = sequence.tokens[: sequence.length - 1]
-        match = self._blocks.match(sequence.chain, known) if reads else Match([])
-        if reads and self._active.park(sequence, match.tokens):
-            return 0.0
-        saved = sequence.saved if sequence.saved is not None and sequence.saved.tokens > match.tokens else None
-        if saved is not None:
-            match = Match([])
-        begin = match.tokens if saved is None else saved.tokens
-        tokens = plan.budget.chunk(begin, sequence.length - begin, seconds, owed=lane not in plan.served)
-        if not tokens:
-            return None
-        needed = self._blocks.needed(sequence.length, match, self._config.max_step_tokens)
-        if not self._fits(plan, lane, sequence, needed):
-            sequence.needed = needed
-            return None
-        if saved is not None:
-            blocks = self._blocks.restore(sequence.chain, saved)
-            plan.step.loads.append(sequence)
-        else:
-            blocks = self._blocks.open(sequence.chain, match)
-            self._active.unsave(sequence)
-        if sequence.started is None:
-            self._deadlines.started(sequence)
-            if reads:
-                self._blocks.counters.query_tokens += sequence.length
-                self._blocks.counters.hit_tokens += match.tokens
-        self._active.start(sequence, blocks, begin, plan.now)
-        spent = self._add_chunk(plan, sequence, tokens, started=True)
-        for group, promised in enumerate(self._promises(plan)):
-            left = self._blocks.promised(group, sequence.length, blocks.count, self._config.max_step_tokens)
-            plan.promised[group] = promised + left
-        return spent
-
-    def _promises(self, plan: _Plan) -> list[int]:
-        """Blocks of each group that running sequences still need for the prompts they have started."""
-        if not plan.promised:
-            chunk = self._config.max_step_tokens
-            prefilling = [sequence for sequence in self._active.running if sequence.pending > 1]
-            plan.promised = [
-                sum(self._blocks.promised(group, s.length, held(s).count, chunk) for s in prefilling)
-                for group in range(len(self._blocks.pools))
-            ]
-        return plan.promised
-
-    def _fits(self, plan: _Plan, lane: Lane, sequence: Sequence, needed: list[int]) -> bool:
-        """Whether a sequence of a lane can start now, if it needs so many blocks of each group."""
-        spare = len(self._active.running)
-        spare += self._kept_for_other(plan, lane, sequence)
-        return all(
-            self._blocks.available(group) - promised - spare >= blocks
-            for group, (promised, blocks) in enumerate(zip(self._promises(plan), needed, strict=True))
-        )
-
-    def _kept_for_other(self, plan: _Plan, lane: Lane, sequence: Sequence) -> int:
-        """Blocks that a sequence must leave to the other lane, whose next sequence does not fit yet.
-
-        That lane is sure of its share of the cache. Of two that do not fit, the older one gets all that it
-        needs once it has waited for long.
-        """
-        other = self._other(lane)
-        head = other.waiting.first(plan.now)
-        if head is None or head.needed is None or self._impatient(plan, sequence, head):
-            return 0
-        if self._impatient(plan, head, sequence):
-            return max(head.needed)
-        if not self._active.running:
-            return 0
-        return max(0, min(max(head.needed), int(other.share * min(self._blocks.num_blocks)) - other.blocks))
 
     def observe(self, works: list[Work], seconds: float) -> None:
         """Learn from works that ran together, before they are committed."""

@@ -22,7 +22,7 @@ from server.bench.simulation.traces import TraceRequest, next_turn
 
 MakeScheduler = Callable[[BlockManager, EngineConfig, Callable[[], float]], Scheduler]
 
-TARGET_STEP_MS = 25.0
+TARGET_STEP_MS = 24.0
 LONGEST_SEQUENCE = 110_000
 _SAMPLE_EVERY = 8
 _IDLE_SECONDS = 1e-3
