@@ -48,7 +48,7 @@ def model(smollm2_bundle: Path) -> Iterator[Model]:
     model.executor.close()
 
 
-def submit(engine: Engine, name: str = "", tokens: int = 10, prompts: list[list[int]] | None = None) -> None:
+def submit(engine: Engine, name: str = "", tokens: int = 6, prompts: list[list[int]] | None = None) -> None:
     for number, prompt in enumerate(PROMPTS if prompts is None else prompts):
         params = SamplingParams(
             temperature=0.8 if number % 2 else 0, seed=number, max_tokens=tokens, ignore_eos=True
@@ -66,13 +66,13 @@ def truth(model: Model) -> list[list[int]]:
     alone = []
     for number, prompt in enumerate(PROMPTS):
         engine = model.engine(prefix_cache=False)
-        params = SamplingParams(temperature=0.8 if number % 2 else 0, seed=number, max_tokens=10, ignore_eos=True)
+        params = SamplingParams(temperature=0.8 if number % 2 else 0, seed=number, max_tokens=6, ignore_eos=True)
         engine.submit(EngineRequest("x", prompt, params))
         alone.append(tokens_of(drain(engine)["x"]))
     return alone
 
 
-@pytest.mark.parametrize("config", [{}, {"max_prefill_chunk": 7}, {"prefix_cache": False}])
+@pytest.mark.parametrize("config", [{"max_prefill_chunk": 7}, {"prefix_cache": False}])
 def test_prefix_cache(model: Model, truth: list[list[int]], config: dict[str, object]) -> None:
     engine = model.engine(**config)
     for turn in "ab":
@@ -96,20 +96,20 @@ def check_preemption(model: Model, truth: list[list[int]], moment: int, swap_byt
     assert (engine.stats().swaps > 0) == (swap_bytes > 0)
 
 
-@pytest.mark.parametrize(("swap_bytes", "cached"), [(0, False), (1 << 28, False), (1 << 28, True)])
+@pytest.mark.parametrize(("swap_bytes", "cached"), [(0, False), (1 << 28, True)])
 def test_preemption(model: Model, truth: list[list[int]], swap_bytes: int, cached: bool) -> None:
-    check_preemption(model, truth, 4, swap_bytes, cached)
+    check_preemption(model, truth, 3, swap_bytes, cached)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", range(1, 11))
+@pytest.mark.parametrize("moment", range(1, 7))
 @pytest.mark.parametrize("swap_bytes", [0, 1 << 28])
 def test_preemption_at_every_step(model: Model, truth: list[list[int]], moment: int, swap_bytes: int) -> None:
     check_preemption(model, truth, moment, swap_bytes, moment % 2 == 0)
 
 
 def test_one_block_too_few(model: Model, truth: list[list[int]]) -> None:
-    needed = sum(-(-(len(prompt) + 10) // 16) for prompt in PROMPTS[:3])
+    needed = sum(-(-(len(prompt) + 6) // 16) for prompt in PROMPTS[:3])
     engine = model.engine(blocks=needed - 1, swap_bytes=0, prefix_cache=False)
     submit(engine, prompts=PROMPTS[:3])
     assert answers(drain(engine)) == truth[:3]
