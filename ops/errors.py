@@ -105,6 +105,14 @@ class Overloaded(ResourceError):
         self.retry_after = retry_after
 
 
+class DeadlineUnreachable(Overloaded):
+    """The request would not meet its deadline, so it is not taken; `retry_after` is in seconds."""
+
+
+class DeadlineExceeded(ResourceError):
+    """The request waited or ran longer than it asked for."""
+
+
 class EngineError(OrtolanError):
     """The engine failed while it worked on a request."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ops.errors import CacheTooSmall, ContextLengthExceeded, InvalidRequest
-from rtcore.request import EngineRequest
+from rtcore.request import MAX_PRIORITY, MIN_PRIORITY, EngineRequest
 
 
 class Admission:
@@ -41,7 +41,19 @@ class Admission:
                 why=f"Ids go from 0 to {self._vocab_size - 1}.",
                 param="stop_token_ids",
             )
+        self._check_terms(request)
         self._check_length(len(prompt), request.params.max_tokens)
+
+    def _check_terms(self, request: EngineRequest) -> None:
+        if not MIN_PRIORITY <= request.priority <= MAX_PRIORITY:
+            raise InvalidRequest(
+                f"priority is {request.priority}; it must be between {MIN_PRIORITY} and {MAX_PRIORITY}.",
+                param="priority",
+            )
+        for name in ("queue_timeout", "timeout"):
+            seconds = getattr(request, name)
+            if seconds is not None and not seconds > 0:
+                raise InvalidRequest(f"{name} is {seconds}; it must be above 0.", param=name)
 
     def _check_length(self, prompt: int, answer: int) -> None:
         if prompt + answer > self._context_length:

@@ -23,7 +23,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     the KV cache; None chooses from the machine's free memory. max_step_tokens: token budget of a step.
     max_prefill_chunk: tokens of one prompt in one step at most; None is bound by the budget alone.
     max_sequences: sequences in one step at most. max_queue: waiting requests at most, beyond them Overloaded.
-    threads: None takes the cores this process may use. check: full hashes all files before start, sizes only
+    max_queue_tokens: tokens of waiting requests at most; None bounds their number only. max_wait: seconds; when
+    a new request would wait longer, the engine counts as overloaded, which refuses priorities above 0.
+    target_step_ms: what a step that decodes should take at most; prefill chunks are cut to it. long_tokens:
+    from how many tokens, prompt and expected answer together, a request goes to the lane of long ones.
+    long_share: of time, places and cache, what that lane gets when both lanes want more. ageing: seconds of
+    waiting that are worth one priority. tenant_weights: shares of tenants that do not have the weight 1.
+    max_batch_delay_ms: how long an idle engine waits for more requests to fill its first step.
+    prefix_cache: whether blocks stay for requests that begin alike. cache_ttl: seconds that an unused block
+    stays. cache_tenant_share: of all blocks, what the unused ones of one cache salt may take. swap_bytes: host
+    memory for the cache of preempted sequences, used where copying is cheaper than computing anew; 0 never
+    does. threads: None takes the cores this process may use. check: full hashes all files before start, sizes only
     compares sizes. kernels: forces a code path of the CPU kernels. debug_invariants: check after every step.
     """
 
@@ -35,6 +45,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_prefill_chunk: int | None = None
     max_sequences: int = 64
     max_queue: int = 1024
+    max_queue_tokens: int | None = None
+    max_wait: float = 30.0
+    target_step_ms: float = 100.0
+    long_tokens: int = 4096
+    long_share: float = 0.25
+    ageing: float = 10.0
+    tenant_weights: dict[str, float] = {}
+    max_batch_delay_ms: float = 0.0
+    prefix_cache: bool = True
+    cache_ttl: float = 3600.0
+    cache_tenant_share: float = 1.0
+    swap_bytes: int = 256 * 2**20
     threads: int | None = None
     check: Literal["full", "sizes"] = "full"
     kernels: Literal["auto", "avx512", "avx2", "portable"] = "auto"
@@ -43,7 +65,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.block_size < 1:
             raise ConfigError(f"block_size is {self.block_size}; it must be at least 1.", param="block_size")
-        for name in ("max_step_tokens", "max_sequences", "max_queue"):
+        for name in ("max_step_tokens", "max_sequences", "max_queue", "long_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.", param=name)
         if self.max_step_tokens < self.max_sequences:
@@ -53,7 +75,25 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 remedy="Raise max_step_tokens or lower max_sequences.",
                 param="max_step_tokens",
             )
-        for name in ("cache_bytes", "max_prefill_chunk", "threads"):
+        for name in ("max_wait", "target_step_ms", "ageing", "cache_ttl"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0.", param=name)
+        for name in ("max_batch_delay_ms", "swap_bytes"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0.", param=name)
+        if not 0 < self.long_share < 1:
+            raise ConfigError(f"long_share is {self.long_share}; it must be between 0 and 1.", param="long_share")
+        if not 0 < self.cache_tenant_share <= 1:
+            raise ConfigError(
+                f"cache_tenant_share is {self.cache_tenant_share}; it must be above 0 and at most 1.",
+                param="cache_tenant_share",
+            )
+        for tenant, weight in self.tenant_weights.items():
+            if not weight > 0:
+                raise ConfigError(
+                    f"The weight of tenant {tenant!r} is {weight}; it must be above 0.", param="tenant_weights"
+                )
+        for name in ("cache_bytes", "max_prefill_chunk", "max_queue_tokens", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1.", param=name)

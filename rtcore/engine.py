@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections.abc import Callable
 
 import numpy as np
 
-from ops.errors import EngineDied, EngineError, EngineUnavailable, InvalidRequest, OrtolanError, Overloaded
+from ops.errors import DeadlineExceeded, EngineDied, EngineError, EngineUnavailable, InvalidRequest, OrtolanError
 from rtcore.admission import Admission
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
@@ -17,19 +18,24 @@ from rtcore.executor.base import Executor
 from rtcore.executor.registry import load_executor
 from rtcore.failure import failure_of
 from rtcore.kvcache.block_manager import BlockManager
+from rtcore.kvcache.hash_chain import CacheKey, Digest, blake2b_digest
+from rtcore.kvcache.policy import CachePolicy
+from rtcore.kvcache.report import cache_stats
 from rtcore.manifest import Manifest
 from rtcore.request import EngineRequest, FinishReason, TokenDelta
-from rtcore.scheduler.base import ScheduledStep, Scheduler, Work
+from rtcore.scheduler.base import ScheduledStep, Work
 from rtcore.scheduler.batch import BatchBuilder
-from rtcore.scheduler.fcfs import FcfsScheduler
+from rtcore.scheduler.lane_scheduler import LaneScheduler
 from rtcore.scheduler.outcome import Outcome, StepResult
 from rtcore.sequence import Sequence
 from rtcore.stats import EngineStats
+from rtcore.transfers import Transfers
 
 logger = logging.getLogger(__name__)
 
 _SEED_MASK = 2**64 - 1
 _MAX_LONE_FAILURES = 3
+_MAINTENANCE_SECONDS = 1.0
 
 
 class Engine:
@@ -44,12 +50,34 @@ class Engine:
     model's context or, if that is less, what the cache holds.
     """
 
-    def __init__(self, executor: Executor, manifest: Manifest, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        manifest: Manifest,
+        config: EngineConfig,
+        clock: Callable[[], float] = time.monotonic,
+        digest: Digest = blake2b_digest,
+    ) -> None:
+        """clock: seconds, for deadlines, ages and the cost model. digest: the hash function of the prefix cache."""
         self.manifest = manifest
         self.vocab_size = executor.vocab_size
         self._executor = executor
-        self._blocks = BlockManager(executor.num_blocks, executor.block_size)
+        self._clock = clock
         model_context = manifest.dimensions.context_length
+        self._blocks = BlockManager(
+            executor.num_blocks,
+            executor.block_size,
+            max_sequences=config.max_sequences,
+            max_length=model_context,
+            windows=executor.windows,
+            policy=CachePolicy(
+                enabled=config.prefix_cache,
+                ttl=config.cache_ttl,
+                tenant_share=config.cache_tenant_share,
+                digest=digest,
+            ),
+            clock=clock,
+        )
         self.context_length = min(model_context, self._blocks.capacity)
         if self.context_length < model_context:
             logger.warning(
@@ -61,16 +89,12 @@ class Engine:
         self._admission = Admission(
             vocab_size=self.vocab_size, context_length=model_context, cache_tokens=self._blocks.capacity
         )
-        self._scheduler: Scheduler = FcfsScheduler(self._blocks, config)
+        self._scheduler = LaneScheduler(self._blocks, config, block_bytes=executor.block_bytes, clock=clock)
+        self._transfers = Transfers(executor, self._scheduler.swapping)
         self._batch = BatchBuilder(
-            max_tokens=config.max_step_tokens,
-            max_sequences=config.max_sequences,
-            block_size=executor.block_size,
-            groups=len(executor.num_blocks),
-            max_blocks=self._blocks.blocks_for(self.context_length),
+            max_tokens=config.max_step_tokens, block_size=executor.block_size, tables=self._blocks.tables
         )
         self._sampler = Sampler()
-        self._max_queue = config.max_queue
         self._check_every_step = config.debug_invariants
         self._stop_ids = frozenset(manifest.text.stop_ids)
         self._live: dict[str, Sequence] = {}
@@ -79,6 +103,7 @@ class Engine:
         self._isolate = False
         self._lone_failures = 0
         self._idle_checked = True
+        self._maintained = clock()
         self._dead: EngineDied | None = None
         self._started = time.time()
         self._steps = self._aborted = self._prefilled = self._generated = self._preemptions = 0
@@ -95,20 +120,19 @@ class Engine:
     def submit(self, request: EngineRequest) -> None:
         """Queue a request. A request without a seed gets one here, so that a preemption cannot change its draws.
 
-        Raises InvalidRequest, ContextLengthExceeded, CacheTooSmall (it could never fit), Overloaded (the queue
-        is full) or EngineUnavailable (the engine is dead); then the engine has not changed.
+        Raises InvalidRequest, ContextLengthExceeded, CacheTooSmall (it could never fit), Overloaded (too much
+        waits already), DeadlineUnreachable (it would not be in time) or EngineUnavailable (the engine is dead);
+        then the engine has not changed.
         """
         if self._dead is not None:
             raise EngineUnavailable("The engine is dead.", why=self._dead.what, remedy="Load it again.")
         if request.id in self._live:
             raise InvalidRequest(f"A request with id {request.id!r} is running.", param="id")
         self._admission.check(request)
-        if self._scheduler.waiting >= self._max_queue:
-            raise Overloaded(
-                f"{self._scheduler.waiting} requests are waiting, as many as may.", remedy="Try again later."
-            )
+        self._scheduler.admit(request)
         seed = secrets.randbits(64) if request.params.seed is None else request.params.seed & _SEED_MASK
-        sequence = Sequence.create(request, self._number, seed, self._stop_ids)
+        chain = self._blocks.new_chain(CacheKey(self.manifest.version, salt=request.cache_salt))
+        sequence = Sequence.create(request, chain, self._number, seed, self._stop_ids, self._clock())
         self._number += 1
         self._live[request.id] = sequence
         self._scheduler.add(sequence)
@@ -131,17 +155,47 @@ class Engine:
         for request_id in self._cancelled:
             self._finish(self._live[request_id], "cancelled", deltas)
         self._cancelled.clear()
+        for sequence in self._scheduler.expired():
+            self._finish(sequence, "error", deltas, _too_late(sequence))
         step = self._scheduler.schedule()
         self._preemptions += step.preempted
+        prepared = self._prepare(step)
         if step.works:
             self._idle_checked = False
+        if not prepared:
+            outcome = Outcome.RETRYABLE_ABORT
+        elif step.works:
             outcome = self._run_parts(step, deltas) if self._isolate else self._run_whole(step, deltas)
         else:
             outcome = Outcome.CAPACITY_DEFERRED if self._scheduler.waiting else Outcome.NO_WORK
+        if self._clock() - self._maintained >= _MAINTENANCE_SECONDS:
+            self.maintain()
         if self._check_every_step or not (self._live or self._idle_checked):
             self.check_invariants()
             self._idle_checked = not self._live
         return StepResult(outcome, deltas)
+
+    def maintain(self) -> None:
+        """Let cached blocks expire and give memory of idle blocks back; to be called when there is no work too."""
+        self._maintained = self._clock()
+        self._blocks.cache.expire()
+        for group, pool in enumerate(self._blocks.pools):
+            idle = pool.idle_memory()
+            if len(idle):
+                self._executor.release_blocks(group, idle)
+
+    def _prepare(self, step: ScheduledStep) -> bool:
+        """Move the blocks that the step needs moved. If that fails, the sequences concerned start anew."""
+        error = self._transfers.prepare(step)
+        if error is None:
+            return True
+        logger.warning("Cache blocks could not be moved, and what they held is computed anew: %s", error)
+        self._aborted += 1
+        self._scheduler.rollback(step.works)
+        moved = {*step.saves, *step.loads}
+        for sequence in moved or {work.sequence for work in step.works}:
+            self._scheduler.restart(sequence)
+        return False
 
     def _run_whole(self, step: ScheduledStep, deltas: list[TokenDelta]) -> Outcome:
         """Run all work at once; on failure give everything back and have the next step isolate the cause."""
@@ -166,7 +220,7 @@ class Engine:
             works = parts.pop()
             error = self._try(works, deltas)
             if error is not None and len(works) == 1 and works[0].tokens > 1:
-                works = [Work(works[0].sequence, works[0].tokens // 2, works[0].reserved)]
+                works = [Work(works[0].sequence, works[0].tokens // 2, works[0].reserved, False)]
                 error = self._try(works, deltas)
             if error is None:
                 continue
@@ -195,6 +249,7 @@ class Engine:
         A failure of any kind counts, not only the typed ones: one request must not end all others.
         """
         sampling = [work.sequence for work in works if work.samples]
+        began = self._clock()
         try:
             logits = self._executor.run(self._batch.build(works))
             ids, valid = self._sampler.sample(logits[: len(sampling)], _sampling_rows(sampling))
@@ -203,11 +258,15 @@ class Engine:
         except Exception as error:
             logger.exception("The executor raised an error without a type")
             return EngineError("A step failed.", why=f"{type(error).__name__}: {error}")
+        self._scheduler.observe(works, self._clock() - began)
         self._steps += 1
         self._lone_failures = 0
         for work in works:
             if work.sequence.computed < work.sequence.prompt_length or work.tokens > 1:
                 self._prefilled += work.tokens
+        for sequence, sound in zip(sampling, valid.tolist(), strict=True):
+            if not sound:
+                self._scheduler.distrust(sequence)
         self._scheduler.commit(works)
         for sequence, token, sound in zip(sampling, ids.tolist(), valid.tolist(), strict=True):
             self._append(sequence, token, sound, deltas)
@@ -257,6 +316,8 @@ class Engine:
             running=self._scheduler.running,
             blocks_total=self._blocks.num_blocks,
             blocks_free=self._blocks.free_blocks,
+            cache=cache_stats(self._blocks, self._executor.block_bytes),
+            load=self._scheduler.load_stats(),
             block_size=self._blocks.block_size,
             context_length=self.context_length,
             steps=self._steps,
@@ -264,6 +325,8 @@ class Engine:
             tokens_prefilled=self._prefilled,
             tokens_generated=self._generated,
             preemptions=self._preemptions,
+            swaps=self._transfers.saves,
+            swapped_bytes=self._scheduler.swapping.used,
             finished=dict(self._finished),
             started=self._started,
         )
@@ -280,6 +343,15 @@ class Engine:
         self._cancelled.clear()
         self._dead = self._dead or EngineDied("The engine was closed.")
         self._executor.close()
+
+
+def _too_late(sequence: Sequence) -> DeadlineExceeded:
+    request = sequence.request
+    if sequence.started is None and request.queue_timeout is not None:
+        return DeadlineExceeded(
+            "The request waited longer than it may.", why=f"It allows {request.queue_timeout:g} s."
+        )
+    return DeadlineExceeded("The request took longer than it may.", why=f"It allows {request.timeout:g} s.")
 
 
 def _sampling_rows(sequences: list[Sequence]) -> SamplingRows:

@@ -7,8 +7,11 @@ from enum import Enum
 
 import numpy as np
 
+from ops.errors import EngineError
 from rtcore.executor.base import Int64
 from rtcore.kvcache.block_manager import SequenceBlocks
+from rtcore.kvcache.hash_chain import HashChain
+from rtcore.kvcache.swap import SavedBlocks
 from rtcore.request import EngineRequest, FinishReason
 
 _ROOM = 64
@@ -29,10 +32,15 @@ class Sequence:
     tokens: int64, prompt and generated ids in tokens[:length], the rest is room to grow. computed: tokens
     whose K and V are in the cache; when it reaches length - 1 only the newest is left, and the next step
     decodes. order: place in the queue, smaller first. seed: of its draws. stop_ids: ids of the model that end
-    it (empty under ignore_eos). limit: length at which it ends. blocks: None while waiting.
+    it (empty under ignore_eos). limit: length at which it ends. blocks: None while waiting. last: the newest
+    token. chain: the digests of its blocks. saved: what a preemption copied to host memory. submitted, started:
+    seconds of the engine's clock, started None until it leaves the queue for the first time. long: which lane
+    it belongs to. frontier: while its prompt is computed, the digest of the block that is next. charged: tokens
+    that its tenant was charged for. needed: blocks of each group that it lacked when it last could not start.
     """
 
     request: EngineRequest
+    chain: HashChain
     order: tuple[float, int]
     seed: int
     stop_ids: frozenset[int]
@@ -47,9 +55,27 @@ class Sequence:
     top_k: int = 0
     top_p: float = 1.0
     limit: int = 0
+    last: int = 0
+    tenant: str = ""
+    priority: int = 0
+    saved: SavedBlocks | None = None
+    submitted: float = 0.0
+    started: float | None = None
+    long: bool = False
+    frontier: bytes | None = None
+    charged: int = 0
+    needed: list[int] | None = None
 
     @classmethod
-    def create(cls, request: EngineRequest, number: int, seed: int, stop_ids: frozenset[int]) -> Sequence:
+    def create(
+        cls,
+        request: EngineRequest,
+        chain: HashChain,
+        number: int,
+        seed: int,
+        stop_ids: frozenset[int],
+        submitted: float = 0.0,
+    ) -> Sequence:
         """A waiting sequence of a request whose params.max_tokens is set; number: order of submission."""
         params = request.params
         prompt_length = len(request.prompt_ids)
@@ -57,6 +83,7 @@ class Sequence:
         tokens[:prompt_length] = request.prompt_ids
         return cls(
             request=request,
+            chain=chain,
             order=(request.arrival, number),
             seed=seed,
             stop_ids=frozenset() if params.ignore_eos else stop_ids,
@@ -67,6 +94,10 @@ class Sequence:
             top_k=params.top_k,
             top_p=params.top_p,
             limit=prompt_length + (params.max_tokens or 0),
+            last=request.prompt_ids[-1],
+            tenant=request.tenant,
+            priority=request.priority,
+            submitted=submitted,
         )
 
     @property
@@ -74,18 +105,13 @@ class Sequence:
         """Known tokens that are not in the cache yet; 1 for a sequence that decodes."""
         return self.length - self.computed
 
-    @property
-    def reserved(self) -> int:
-        """Tokens that the sequence's blocks are reserved for; 0 while waiting."""
-        return self.blocks.length if self.blocks is not None else 0
-
     def append(self, token: int) -> FinishReason | None:
         """Add a generated token; the reason if the sequence ends with it."""
         if self.length == len(self.tokens):
             larger = np.empty(2 * self.length, np.int64)
             larger[: self.length] = self.tokens
             self.tokens = larger
-        self.tokens[self.length] = token
+        self.tokens[self.length] = self.last = token
         self.length += 1
         if token in self.stop_ids or token in self.request.params.stop_token_ids:
             return "stop"
@@ -94,3 +120,10 @@ class Sequence:
     def stop_reason(self, token: int) -> int | None:
         """The token, if it is one of the stop ids that the request itself named."""
         return token if token in self.request.params.stop_token_ids else None
+
+
+def held(sequence: Sequence) -> SequenceBlocks:
+    """The blocks of a running sequence."""
+    if sequence.blocks is None:
+        raise EngineError(f"Sequence {sequence.request.id} runs without blocks.")
+    return sequence.blocks

@@ -16,6 +16,9 @@ from rtcore.executor.base import Executor
 from rtcore.executor.registry import load_executor
 from rtcore.golden import Golden, GoldenPrecision, GoldenPrompt, PromptDeviation, compare, decode
 from rtcore.kvcache.block_manager import BlockManager
+from rtcore.kvcache.hash_chain import CacheKey
+from rtcore.kvcache.policy import CachePolicy
+from rtcore.kvcache.prefix_cache import Match
 from rtcore.manifest import GOLDEN_FILE, Variant
 from rtcore.request import EngineRequest
 from rtcore.scheduler.base import Work
@@ -181,31 +184,33 @@ class TeacherForced:
     def __init__(self, executor: Executor, longest: int) -> None:
         """longest: tokens of the longest run. Raises CacheTooSmall when the cache cannot hold them."""
         self._executor = executor
-        self._blocks = BlockManager(executor.num_blocks, executor.block_size)
+        self._blocks = BlockManager(
+            executor.num_blocks,
+            executor.block_size,
+            max_sequences=1,
+            max_length=longest,
+            policy=CachePolicy(enabled=False),
+        )
         if longest > self._blocks.capacity:
             raise CacheTooSmall(
                 f"The cache holds {self._blocks.capacity} tokens, the longest golden prompt has {longest}.",
                 remedy="Give the cache more memory (cache_bytes).",
                 param="cache_bytes",
             )
-        self._batch = BatchBuilder(
-            max_tokens=_CHUNK,
-            max_sequences=1,
-            block_size=executor.block_size,
-            groups=len(executor.num_blocks),
-            max_blocks=self._blocks.blocks_for(longest),
-        )
+        self._batch = BatchBuilder(max_tokens=_CHUNK, block_size=executor.block_size, tables=self._blocks.tables)
 
     def run(self, token_ids: list[int], positions: list[int]) -> NDArray[np.float32]:
         """Logits float32 [len(positions), vocabulary] after each of `positions`, which may come in any order."""
         request = EngineRequest("replay", token_ids, SamplingParams(temperature=0.0, max_tokens=1))
-        sequence = Sequence.create(request, 0, 0, frozenset())
-        sequence.blocks = self._blocks.allocate(sequence.length)
+        chain = self._blocks.new_chain(CacheKey(""))
+        sequence = Sequence.create(request, chain, 0, 0, frozenset())
+        sequence.blocks = self._blocks.open(chain, Match([]))
+        self._blocks.append(sequence.blocks, sequence.length, 0)
         wanted = np.asarray(positions, np.int64)
         logits = np.empty((len(positions), self._executor.vocab_size), np.float32)
         while sequence.pending:
             tokens = max(1, min(_CHUNK, sequence.pending - _DECODED))
-            inputs = self._batch.build([Work(sequence, tokens, 0)])
+            inputs = self._batch.build([Work(sequence, tokens, 0, tokens == sequence.pending)])
             inside = np.flatnonzero((wanted >= sequence.computed) & (wanted < sequence.computed + tokens))
             if len(inside):
                 inputs.logit_rows = wanted[inside] - sequence.computed
@@ -213,5 +218,5 @@ class TeacherForced:
             if len(inside):
                 logits[inside] = found
             sequence.computed += tokens
-        self._blocks.free(sequence.blocks)
+        self._blocks.close(sequence.blocks)
         return logits

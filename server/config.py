@@ -47,6 +47,27 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_prefill_chunk: Annotated[Positive | None, Meta(description="tokens of a prompt in a step at most")] = None
     max_sequences: Annotated[Positive, Meta(description="sequences in one step at most")] = 64
     max_queue: Annotated[Positive, Meta(description="waiting requests at most; more get status 503")] = 1024
+    max_queue_tokens: Annotated[Positive | None, Meta(description="tokens of waiting requests at most")] = None
+    max_wait: Annotated[Seconds, Meta(description="estimated wait from which low priorities get status 503")] = 30.0
+    max_batch_delay_ms: Annotated[
+        float, Meta(ge=0, le=1e6, description="how long an idle engine waits for more requests to fill a step")
+    ] = 0.0
+    target_step_ms: Annotated[
+        float, Meta(gt=0, le=1e6, description="time of a step that decodes; prompts are cut into chunks to keep it")
+    ] = 100.0
+    long_tokens: Annotated[Positive, Meta(description="tokens from which a request counts as a long one")] = 4096
+    long_share: Annotated[
+        float, Meta(gt=0, lt=1, description="of time, places and cache, for long requests when all want more")
+    ] = 0.25
+    ageing: Annotated[Seconds, Meta(description="seconds of waiting that are worth one priority")] = 10.0
+    prefix_cache: Annotated[bool, Meta(description="keep cache blocks for requests that begin alike")] = True
+    cache_ttl: Annotated[Seconds, Meta(description="seconds that an unused cache block stays")] = 3600.0
+    cache_tenant_share: Annotated[
+        float, Meta(gt=0, le=1, description="of all blocks, for the unused ones of one cache salt")
+    ] = 1.0
+    swap_bytes: Annotated[
+        int, Meta(ge=0, extra={"size": True}, description="host memory for the cache of preempted requests")
+    ] = 256 * 2**20
     check: Annotated[
         Literal["full", "sizes"], Meta(description="full hashes the bundle before the start, sizes compares sizes")
     ] = "full"

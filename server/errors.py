@@ -33,6 +33,8 @@ ANSWERS: tuple[tuple[type[OrtolanError], Answer], ...] = (
     (errors.UnknownModel, Answer(404, INVALID, "model_not_found")),
     (errors.InvalidRequest, Answer(400, INVALID, "invalid_value")),
     (errors.CacheTooSmall, Answer(400, INVALID, "cache_too_small")),
+    (errors.DeadlineUnreachable, Answer(503, SERVER, "deadline_unreachable")),
+    (errors.DeadlineExceeded, Answer(504, SERVER, "deadline_exceeded")),
     (errors.Overloaded, Answer(503, SERVER, "overloaded")),
     (errors.EngineUnavailable, Answer(503, SERVER, "engine_unavailable")),
     (errors.EngineDied, Answer(503, SERVER, "engine_died")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
+Payload = list[NDArray[Any]]
 
 
 @dataclass(slots=True)
@@ -34,10 +36,16 @@ class StepInputs:
 
 
 class Executor(ABC):
-    """Runs steps against a paged cache of `num_blocks[g]` blocks of `block_size` slots for each cache group."""
+    """Runs steps against a paged cache of `num_blocks[g]` blocks of `block_size` slots for each cache group.
+
+    windows[g]: tokens of the group's window (a query sees kv > q - window), 0 for all. block_bytes[g]: memory of
+    one block, all cache tensors of the group together.
+    """
 
     block_size: int
     num_blocks: list[int]
+    windows: list[int]
+    block_bytes: list[int]
     vocab_size: int
 
     @abstractmethod
@@ -51,6 +59,21 @@ class Executor(ABC):
     @abstractmethod
     def copy_blocks(self, group: int, source: Int32, destination: Int32) -> None:
         """Copy whole blocks of all cache tensors of a group, before the next step; both int32 [n]."""
+
+    @abstractmethod
+    def save_blocks(self, group: int, blocks: Int32) -> Payload:
+        """Copies of whole blocks of a group in host memory: one array [n, ...] for each cache tensor."""
+
+    @abstractmethod
+    def load_blocks(self, group: int, blocks: Int32, payload: Payload) -> None:
+        """Write what `save_blocks` returned into as many blocks, before the next step."""
+
+    @abstractmethod
+    def release_blocks(self, group: int, blocks: Int32) -> None:
+        """Give back the memory of blocks, as far as it is whole pages; what they hold is lost, addresses stay.
+
+        blocks: int32 [n], ascending.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from ops.errors import BundleDamaged, CacheTooSmall, WrongTarget
 from rtcore.config import EngineConfig
+from rtcore.executor.base import Int32
 from rtcore.machine import available_memory
 from rtcore.manifest import MANIFEST_FILE, CacheTensor, Manifest, Variant
 
 _DTYPES: dict[str, type[np.generic]] = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
-_ALIGNMENT = 4096
+_ALIGNMENT = max(4096, mmap.PAGESIZE)
 _SHARE_OF_MEMORY = 0.6
 _ASSUMED_MEMORY = 4 << 30
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -95,12 +96,26 @@ class CacheMemory:
             ) from error
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             self._mapping.madvise(mmap.MADV_NOHUGEPAGE)
+        self._places = {tensor.name: place for tensor, place in zip(tensors, places, strict=False)}
         self.arrays: dict[str, Array] = {
             tensor.name: np.frombuffer(
                 self._mapping, _dtype(tensor), size // np.dtype(_dtype(tensor)).itemsize, place
             ).reshape(blocks, block_size, *tensor.shape)
             for tensor, size, place in zip(tensors, sizes, places, strict=False)
         }
+
+    def release_blocks(self, name: str, blocks: Int32) -> None:
+        """Give back the pages that lie wholly within blocks of a tensor; blocks: int32 [n], ascending."""
+        if not hasattr(mmap, "MADV_DONTNEED") or not len(blocks):
+            return
+        size = self.arrays[name][0].nbytes
+        for run in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
+            begin = self._places[name] + int(run[0]) * size
+            end = begin + len(run) * size
+            first = -(-begin // _ALIGNMENT) * _ALIGNMENT
+            length = end // _ALIGNMENT * _ALIGNMENT - first
+            if length > 0:
+                self._mapping.madvise(mmap.MADV_DONTNEED, first, length)
 
     def release(self) -> None:
         """Give the memory back to the system; the addresses stay valid and read as zeros."""

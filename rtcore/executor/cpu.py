@@ -9,7 +9,7 @@ import numpy as np
 from ops.errors import BundleDamaged, EngineDied, EngineError, MissingExtra
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
-from rtcore.executor.base import Executor, Float32, Int32, StepInputs
+from rtcore.executor.base import Executor, Float32, Int32, Payload, StepInputs
 from rtcore.executor.cache_memory import CacheMemory, choose_blocks
 from rtcore.machine import available_cores
 from rtcore.manifest import Variant
@@ -37,15 +37,18 @@ class CpuExecutor(Executor):
         """session: an onnxruntime.InferenceSession of the variant's step graph."""
         self.block_size = block_size
         self.num_blocks = [blocks] * len(variant.cache_groups)
+        self.windows = [group.window for group in variant.cache_groups]
         self.vocab_size = vocab_size
         self._session = session
         self._inputs = {value.name for value in session.get_inputs()}
         self._check_names({value.name for value in session.get_outputs()}, variant)
         self._memory = CacheMemory(variant.cache_tensors, blocks, block_size)
-        self._groups = [
-            [self._memory.arrays[tensor.name] for tensor in variant.cache_tensors if tensor.group == group]
+        self._names = [
+            [tensor.name for tensor in variant.cache_tensors if tensor.group == group]
             for group in range(len(variant.cache_groups))
         ]
+        self._groups = [[self._memory.arrays[name] for name in names] for names in self._names]
+        self.block_bytes = [sum(array[0].nbytes for array in arrays) for arrays in self._groups]
         self._binding = session.io_binding()
         self._bind_cache(variant)
         self._logits = np.empty((0, vocab_size), np.float32)
@@ -108,6 +111,17 @@ class CpuExecutor(Executor):
         for origin, target in zip(source.tolist(), destination.tolist(), strict=True):
             for array in self._groups[group]:
                 array[target] = array[origin]
+
+    def save_blocks(self, group: int, blocks: Int32) -> Payload:
+        return [array[blocks] for array in self._groups[group]]
+
+    def load_blocks(self, group: int, blocks: Int32, payload: Payload) -> None:
+        for array, saved in zip(self._groups[group], payload, strict=True):
+            array[blocks] = saved
+
+    def release_blocks(self, group: int, blocks: Int32) -> None:
+        for name in self._names[group]:
+            self._memory.release_blocks(name, blocks)
 
     def close(self) -> None:
         self._session = None

@@ -1,143 +1,320 @@
-"""BlockManager: the free blocks of each cache group and who owns the others."""
+"""BlockManager: the block tables of all sequences and the references that they hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ops.errors import EngineError, ResourceError
-from rtcore.executor.base import Int32
-
-_FIRST_CAPACITY = 8
+from ops.errors import ResourceError
+from rtcore.executor.base import Int32, Int64
+from rtcore.kvcache.block_pool import BlockPool
+from rtcore.kvcache.counters import CacheCounters
+from rtcore.kvcache.hash_chain import CacheKey, HashChain
+from rtcore.kvcache.namespaces import Namespace
+from rtcore.kvcache.policy import CachePolicy
+from rtcore.kvcache.prefix_cache import Match, PrefixCache
+from rtcore.kvcache.prefix_index import NONE
+from rtcore.kvcache.swap import SavedBlocks
 
 
 @dataclass(slots=True, eq=False)
 class SequenceBlocks:
-    """The block tables of one sequence, one int32 array a cache group.
+    """The cache blocks of one sequence: row `row` of every group's block table, up to column `count`.
 
-    tables[g][:count] are the blocks in the order of the sequence; the rest of an array is room to grow.
-    length: tokens that the blocks are reserved for, so count == ceil(length / block_size).
+    length: tokens that the blocks are reserved for, so count == ceil(length / block_size). starts[g]: the
+    first column of group g that is still held; what lies before left the group's window. writable: tokens up
+    to which the sequence may write into the blocks that it has without looking whether others share them.
+    nodes: the cached nodes of its leading full blocks. chain: the digests of its tokens.
     """
 
-    tables: list[Int32]
+    row: int
+    chain: HashChain
+    namespace: Namespace
+    starts: list[int]
     count: int = 0
     length: int = 0
+    writable: int = 0
+    nodes: list[int] = field(default_factory=list)
+    cacheable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """A block that has to be copied to another before the next step runs."""
+
+    group: int
+    source: int
+    destination: int
 
 
 class BlockManager:
-    """Hands out blocks of `block_size` slots from one pool a cache group.
+    """Hands out blocks of `block_size` slots from one pool a cache group, shares and caches them.
 
-    Every method that takes blocks has a `can_` beside it and either does all of it or nothing. Blocks carry
-    reference counts, so that sequences may share them. The block given back last is handed out first: memory
-    that was never written stays untouched as long as possible.
+    Every method that takes blocks has a `can_` beside it and either does all of it or nothing. A block may be
+    shared by any number of sequences; one that wants to write into a block where others may read what it would
+    overwrite gets a copy of its own first. tables[g] is int32 [sequences, columns]; what the table of a
+    sequence holds outside of starts[g]..count means nothing, but is a valid block.
     """
 
-    def __init__(self, num_blocks: list[int], block_size: int) -> None:
-        """num_blocks: size of each group's pool."""
+    def __init__(
+        self,
+        num_blocks: Sequence[int],
+        block_size: int,
+        *,
+        max_sequences: int,
+        max_length: int,
+        windows: Sequence[int] = (),
+        policy: CachePolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """num_blocks: size of each group's pool. windows: tokens of each group's window, 0 for none.
+        max_length: tokens of one sequence."""
         self.num_blocks = list(num_blocks)
         self.block_size = block_size
-        self._free = [list(range(count - 1, -1, -1)) for count in num_blocks]
-        self._references = [np.zeros(count, np.int32) for count in num_blocks]
+        self.windows = list(windows) or [0] * len(self.num_blocks)
+        self.policy = policy or CachePolicy()
+        self.pools = [BlockPool(count) for count in self.num_blocks]
+        self.cache = PrefixCache(self.pools, block_size, self.windows, self.policy, clock)
+        columns = self.blocks_for(min(max_length, self.capacity))
+        self.tables: list[Int32] = [np.zeros((max_sequences, columns), np.int32) for _ in self.num_blocks]
+        self._rows = list(range(max_sequences - 1, -1, -1))
+        self._copies: list[BlockCopy] = []
+        self.live: set[SequenceBlocks] = set()
+
+    @property
+    def counters(self) -> CacheCounters:
+        return self.cache.counters
 
     @property
     def free_blocks(self) -> list[int]:
-        """Blocks of each group that nobody owns."""
-        return [len(free) for free in self._free]
+        """Blocks of each group that can be had: free ones, and cached ones that nobody uses."""
+        return [self.available(group) for group in range(len(self.pools))]
+
+    @property
+    def cached_blocks(self) -> list[int]:
+        """Blocks of each group that are cached and that nobody uses."""
+        return [self.cache.evictable(group) for group in range(len(self.pools))]
 
     @property
     def capacity(self) -> int:
         """Tokens that one sequence can hold when it has the whole cache for itself."""
         return min(self.num_blocks) * self.block_size
 
+    def available(self, group: int) -> int:
+        return self.pools[group].free + self.cache.evictable(group)
+
     def blocks_for(self, length: int) -> int:
         """Blocks that `length` tokens take in each group."""
         return -(-length // self.block_size)
 
-    def can_allocate(self, length: int, spare: int = 0) -> bool:
-        """Whether a new sequence of `length` tokens fits and leaves `spare` blocks of each group free."""
-        needed = self.blocks_for(length) + spare
-        return all(len(free) >= needed for free in self._free)
+    def new_chain(self, key: CacheKey) -> HashChain:
+        return HashChain(key, self.block_size, self.policy.digest)
 
-    def allocate(self, length: int) -> SequenceBlocks:
-        """Blocks for a new sequence of `length` tokens. Raises ResourceError when they do not fit."""
-        room = max(_FIRST_CAPACITY, self.blocks_for(length))
-        blocks = SequenceBlocks([np.zeros(room, np.int32) for _ in self._free])
-        self.append(blocks, length)
+    def match(self, chain: HashChain, tokens: Int64) -> Match:
+        """The longest cached beginning of `tokens`. Changes nothing."""
+        return self.cache.match(chain, tokens)
+
+    def without_tail(self, match: Match, length: int) -> Match:
+        """The match without the beginning of a block, if a sequence of `length` tokens needs the whole cache."""
+        if not match.tail_tokens or self.blocks_for(length) < min(self.num_blocks):
+            return match
+        return Match(match.nodes, tokens=len(match.nodes) * self.block_size)
+
+    def needed(self, length: int, match: Match, chunk: int) -> list[int]:
+        """Available blocks of each group that a sequence of `length` tokens takes, if it starts from a match.
+
+        chunk: tokens of one step at most, which a group with a window holds beside its window.
+        """
+        index = self.cache.index
+        nodes = [*match.nodes, match.tail] if match.tail_tokens else match.nodes
+        needed = []
+        for group, pool in enumerate(self.pools):
+            column = index.blocks[group]
+            start = self.cache.first_needed(group, match.tokens)
+            idle = sum(not pool.references[column[node]] for node in nodes[start:])
+            needed.append(idle + self.promised(group, length, len(match.nodes), chunk))
+        return needed
+
+    def promised(self, group: int, length: int, count: int, chunk: int) -> int:
+        """Blocks of a group that a sequence with `count` of them still takes at once until `length` tokens."""
+        needed = self.blocks_for(length) - count
+        window = self.windows[group]
+        return min(needed, self.blocks_for(window + chunk) + 1) if window else needed
+
+    def open(self, chain: HashChain, match: Match) -> SequenceBlocks:
+        """Blocks for a new sequence that takes over what the match found, and references all of it."""
+        blocks = SequenceBlocks(
+            row=self._rows.pop(),
+            chain=chain,
+            namespace=self.cache.namespaces.join(chain.key),
+            starts=[self.cache.first_needed(group, match.tokens) for group in range(len(self.pools))],
+            count=self.blocks_for(match.tokens),
+            length=match.tokens,
+            nodes=match.nodes,
+            cacheable=self.policy.enabled,
+        )
+        index = self.cache.index
+        nodes = [*match.nodes, match.tail] if match.tail_tokens else match.nodes
+        for node in nodes:
+            index.hit(node)
+        for group, start in enumerate(blocks.starts):
+            column = index.blocks[group]
+            held = [column[node] for node in nodes[start:]]
+            for block in held:
+                self._hold(group, block)
+            self.tables[group][blocks.row, start : blocks.count] = held
+        blocks.nodes = list(match.nodes)
+        blocks.writable = 0 if match.tail_tokens else blocks.count * self.block_size
+        self.live.add(blocks)
         return blocks
 
-    def can_append(self, blocks: SequenceBlocks, length: int) -> bool:
-        """Whether `blocks` can grow to `length` tokens."""
-        if length <= blocks.count * self.block_size:
+    def restore(self, chain: HashChain, saved: SavedBlocks) -> SequenceBlocks:
+        """Blocks for a sequence whose content is to be loaded from host memory; names them in `saved`."""
+        blocks = SequenceBlocks(
+            row=self._rows.pop(),
+            chain=chain,
+            namespace=self.cache.namespaces.join(chain.key),
+            starts=list(saved.starts),
+            count=self.blocks_for(saved.tokens),
+            length=saved.tokens,
+            cacheable=self.policy.enabled,
+        )
+        blocks.writable = blocks.count * self.block_size
+        for group, start in enumerate(blocks.starts):
+            taken = self._take(group, blocks.count - start)
+            self.tables[group][blocks.row, start : blocks.count] = taken
+            saved.blocks[group] = np.array(taken, np.int32)
+        self.live.add(blocks)
+        return blocks
+
+    def can_append(self, blocks: SequenceBlocks, length: int, spare: int = 0) -> bool:
+        """Whether `blocks` can grow to `length` tokens and leave `spare` blocks of each group available."""
+        if length <= blocks.writable:
             return True
-        needed = self.blocks_for(length) - blocks.count
-        return all(len(free) >= needed for free in self._free)
+        needed = self.blocks_for(length) - blocks.count + (blocks.writable < blocks.length) + spare
+        for group, pool in enumerate(self.pools):
+            if pool.free < needed and self.available(group) < needed:
+                return False
+        return True
 
-    def append(self, blocks: SequenceBlocks, length: int) -> None:
-        """Grow `blocks` to `length` tokens; nothing happens when they hold as many already.
+    def append(self, blocks: SequenceBlocks, length: int, begin: int) -> None:
+        """Grow `blocks` to `length` tokens, of which those from `begin` on are going to be written.
 
-        Raises ResourceError when the free blocks do not suffice.
+        Raises ResourceError when the available blocks do not suffice; see `take_copies` for what to do before
+        the step runs.
         """
-        if length > blocks.count * self.block_size:
-            needed = self.blocks_for(length) - blocks.count
+        if length > blocks.writable:
             if not self.can_append(blocks, length):
-                raise ResourceError(f"{needed} cache blocks are needed, {min(self.free_blocks)} are free.")
-            end = blocks.count + needed
-            for group, free in enumerate(self._free):
-                taken = free[: -needed - 1 : -1]
-                del free[-needed:]
-                self._references[group][taken] = 1
-                if end > len(blocks.tables[group]):
-                    blocks.tables[group] = _grown(blocks.tables[group], end)
-                blocks.tables[group][blocks.count : end] = taken
-            blocks.count = end
-        if length > blocks.length:
-            blocks.length = length
+                raise ResourceError(f"The cache has no blocks left for a sequence of {length} tokens.")
+            if blocks.writable < blocks.length:
+                self._own_last(blocks, begin)
+            end = self.blocks_for(length)
+            if end > blocks.count:
+                for group, table in enumerate(self.tables):
+                    table[blocks.row, blocks.count : end] = self._take(group, end - blocks.count)
+                blocks.count = end
+            blocks.writable = blocks.count * self.block_size
+        blocks.length = max(blocks.length, length)
+
+    def _own_last(self, blocks: SequenceBlocks, begin: int) -> None:
+        """Copy the last block, unless nobody else references it and nobody could find what is overwritten."""
+        column, offset = divmod(begin, self.block_size)
+        for group, pool in enumerate(self.pools):
+            block = int(self.tables[group][blocks.row, column])
+            node = self.cache.node_of[group][block]
+            if pool.references[block] == 1 and (node == NONE or self.cache.index.filled[node] <= offset):
+                continue
+            own = self._take(group, 1)[0]
+            self._copies.append(BlockCopy(group, block, own))
+            self.counters.copies += 1
+            self.tables[group][blocks.row, column] = own
+            self._drop(group, block)
+
+    def take_copies(self) -> list[BlockCopy]:
+        """The copies to make, in this order, before anything is written; they are then forgotten here."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    def commit(self, blocks: SequenceBlocks, tokens: Int64, tail: bool = False) -> None:
+        """The K and V of `tokens`, the sequence's from its start, are in its blocks.
+
+        Full blocks can be shared from now on, with `tail` also the beginning of a block that is not full.
+        Blocks that no later token of the sequence sees are given back.
+        """
+        if blocks.cacheable:
+            self._publish(blocks, tokens, tail)
+        for group, window in enumerate(self.windows):
+            if window:
+                needed = min(self.cache.first_needed(group, len(tokens)), blocks.count)
+                for column in range(blocks.starts[group], needed):
+                    self._drop(group, int(self.tables[group][blocks.row, column]))
+                blocks.starts[group] = max(blocks.starts[group], needed)
+
+    def _publish(self, blocks: SequenceBlocks, tokens: Int64, tail: bool) -> None:
+        size = self.block_size
+        cache, nodes, namespace = self.cache, blocks.nodes, blocks.namespace
+        full = len(tokens) // size
+        parent = nodes[-1] if nodes else namespace.root
+        for column in range(len(nodes), full):
+            held = self._held(blocks, column)
+            digest = blocks.chain.block(tokens, column)
+            parent = cache.settle(namespace, parent, tokens[column * size : (column + 1) * size], digest, held)
+            if parent == NONE:
+                blocks.cacheable = False
+                return
+            nodes.append(parent)
+            for group, block in enumerate(held):
+                shared = cache.index.blocks[group][parent]
+                if block != shared and block != NONE:
+                    self._hold(group, shared)
+                    self.tables[group][blocks.row, column] = shared
+                    self._drop(group, block)
+        if tail and len(tokens) % size:
+            cache.settle_tail(namespace, parent, tokens[full * size :], self._held(blocks, full))
+
+    def _held(self, blocks: SequenceBlocks, column: int) -> list[int]:
+        return [
+            table.item(blocks.row, column) if column >= start else NONE
+            for table, start in zip(self.tables, blocks.starts, strict=True)
+        ]
 
     def truncate(self, blocks: SequenceBlocks, length: int) -> None:
         """Shrink `blocks` to `length` tokens and give back what lies beyond; the inverse of append."""
         keep = min(blocks.count, self.blocks_for(length))
-        for group, table in enumerate(blocks.tables):
-            self._release(group, table[keep : blocks.count])
+        for group in self.cache.release_order:
+            first = max(keep, blocks.starts[group])
+            for block in self.tables[group][blocks.row, first : blocks.count][::-1].tolist():
+                self._drop(group, block)
         blocks.count = keep
         blocks.length = min(blocks.length, length)
+        blocks.writable = min(blocks.writable, keep * self.block_size)
 
-    def free(self, blocks: SequenceBlocks) -> None:
-        """Give back all blocks of a sequence. Safe to call twice."""
-        self.truncate(blocks, 0)
-
-    def _release(self, group: int, ids: Int32) -> None:
-        """Drop one reference of each block; those that nobody references become free, first block on top."""
-        if not len(ids):
+    def close(self, blocks: SequenceBlocks) -> None:
+        """Give back all blocks of a sequence, the last one first. Safe to call twice."""
+        if blocks not in self.live:
             return
-        references = self._references[group]
-        references[ids] -= 1
-        self._free[group].extend(ids[references[ids] == 0][::-1].tolist())
+        self.truncate(blocks, 0)
+        self.live.remove(blocks)
+        self.cache.namespaces.leave(blocks.namespace)
+        self._rows.append(blocks.row)
 
-    def check_invariants(self, owners: Iterable[SequenceBlocks]) -> None:
-        """Raise EngineError unless every block is free or referenced exactly as often as `owners` list it."""
-        owners = list(owners)
-        for group, free in enumerate(self._free):
-            total = self.num_blocks[group]
-            counts = np.zeros(total, np.int64)
-            for blocks in owners:
-                ids = blocks.tables[group][: blocks.count]
-                if len(np.unique(ids)) != len(ids) or (len(ids) and not 0 <= ids.min() <= ids.max() < total):
-                    raise EngineError(f"A block table of cache group {group} repeats a block or leaves the pool.")
-                counts[ids] += 1
-            if not np.array_equal(counts, self._references[group]):
-                wrong = np.flatnonzero(counts != self._references[group])[:8].tolist()
-                raise EngineError(f"Reference counts of cache group {group} do not add up for blocks {wrong}.")
-            if sorted(free) != np.flatnonzero(counts == 0).tolist():
-                raise EngineError(f"The free list of cache group {group} is not the set of blocks nobody owns.")
-        for blocks in owners:
-            if blocks.count != self.blocks_for(blocks.length):
-                raise EngineError(f"{blocks.count} blocks are held for {blocks.length} tokens.")
+    def _take(self, group: int, count: int) -> list[int]:
+        pool = self.pools[group]
+        while pool.free < count:
+            self.cache.evict(group)
+        return [pool.take() for _ in range(count)]
 
+    def _hold(self, group: int, block: int) -> None:
+        references = self.pools[group].references
+        if not references[block]:
+            self.cache.revive(group, block)
+        references[block] += 1
 
-def _grown(table: Int32, needed: int) -> Int32:
-    """A copy of `table` with room for at least `needed` blocks, twice the old size for cheap appends."""
-    larger = np.zeros(max(needed, 2 * len(table)), np.int32)
-    larger[: len(table)] = table
-    return larger
+    def _drop(self, group: int, block: int) -> None:
+        pool = self.pools[group]
+        pool.references[block] -= 1
+        if not pool.references[block] and not self.cache.retain(group, block):
+            pool.give_back(block)

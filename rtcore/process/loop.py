@@ -74,6 +74,7 @@ class EngineLoop:
                 return
             outcome = self._step() if self._engine.has_work else Outcome.NO_WORK
             if outcome is Outcome.NO_WORK:
+                self._engine.maintain()
                 wait_ms = int(self._heartbeat * 1000)
             elif outcome is Outcome.COMMITTED or outcome is Outcome.UNSERVICEABLE:
                 wait_ms = 0

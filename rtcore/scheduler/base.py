@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from rtcore.kvcache.block_manager import BlockCopy
 from rtcore.sequence import Sequence
 
 
@@ -13,29 +13,32 @@ from rtcore.sequence import Sequence
 class Work:
     """The next `tokens` uncomputed tokens of a sequence, and how far its blocks reached before this step.
 
-    reserved: tokens that the sequence's blocks held before; -1 if it held none and was waiting.
+    reserved: tokens that the sequence's blocks held before; -1 if it held none and was waiting. samples: whether
+    the step reaches the sequence's newest token, so that the next one can be drawn.
     """
 
     sequence: Sequence
     tokens: int
     reserved: int
-
-    @property
-    def samples(self) -> bool:
-        """Whether the step reaches the sequence's newest token, so that the next one can be drawn."""
-        return self.tokens == self.sequence.pending
+    samples: bool
 
 
 @dataclass(slots=True)
 class ScheduledStep:
     """One step's work: first the rows of a single token, then the longer prefill chunks.
 
-    Blocks for all of it are reserved. The step must be ended by exactly one of Scheduler.commit and
-    Scheduler.rollback, or piece by piece by commit of some and rollback of the others.
+    Blocks for all of it are reserved. Before it runs, blocks have to be saved to host memory (`saves`), then
+    copied (`copies`), then loaded back (`loads`). attended: tokens that the decoded tokens attend to, summed
+    over them. The step must be ended by exactly one of LaneScheduler.commit and LaneScheduler.rollback, or
+    piece by piece by commit of some and rollback of the others.
     """
 
     works: list[Work] = field(default_factory=list)
     preempted: int = 0
+    attended: int = 0
+    saves: list[Sequence] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
+    loads: list[Sequence] = field(default_factory=list)
 
 
 class Scheduler(Protocol):
@@ -58,14 +61,5 @@ class Scheduler(Protocol):
     def commit(self, works: list[Work]) -> None:
         """The works ran: their tokens are in the cache."""
 
-    def rollback(self, works: list[Work]) -> None:
-        """The works did not run: give back what was reserved and restore queue and running set."""
-
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out of whatever state it is in and give back its blocks. Safe to call twice."""
-
-    def sequences(self) -> Iterator[Sequence]:
-        """All sequences, running ones first."""
-
-    def check_invariants(self) -> None:
-        """Raise EngineError unless queue, running set and blocks are consistent between steps."""

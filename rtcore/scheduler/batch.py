@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rtcore.executor.base import Int32, StepInputs
+from rtcore.executor.base import Int32, Int64, StepInputs
 from rtcore.scheduler.base import Work
+from rtcore.sequence import held
 
 _SMALLEST_BUCKET = 128
 
@@ -16,21 +17,16 @@ def context_bucket(length: int) -> int:
 
 
 class BatchBuilder:
-    """Builds StepInputs. The arrays of a step are views that the next `build` overwrites."""
+    """Builds StepInputs. The arrays of a step that hold tokens are views that the next `build` overwrites."""
 
-    def __init__(
-        self, *, max_tokens: int, max_sequences: int, block_size: int, groups: int, max_blocks: int
-    ) -> None:
-        """max_tokens and max_sequences bound one step; max_blocks bounds the table of one sequence."""
+    def __init__(self, *, max_tokens: int, block_size: int, tables: list[Int32]) -> None:
+        """max_tokens bounds one step; tables: of each cache group, int32 [sequences, columns]."""
         self._block_size = block_size
+        self._tables = tables
         self._input_ids = np.zeros(max_tokens, np.int64)
         self._positions = np.zeros(max_tokens, np.int64)
-        self._query_start = np.zeros(max_sequences + 1, np.int32)
-        self._seq_lens = np.zeros(max_sequences, np.int32)
-        self._tables = [np.zeros(max_sequences * max_blocks, np.int32) for _ in range(groups)]
-        self._slots = [np.zeros(max_tokens, np.int32) for _ in range(groups)]
+        self._slots = [np.zeros(max_tokens, np.int32) for _ in tables]
         self._plan = np.zeros(6, np.int32)
-        self._rows = np.arange(max_sequences)
 
     def build(self, works: list[Work]) -> StepInputs:
         """The inputs of a step, for works that start with those of one token each.
@@ -38,78 +34,58 @@ class BatchBuilder:
         logit_rows lists the last row of every work that samples, in order; when none does, it holds row 0, so
         that the head never runs on nothing.
         """
+        sequences = [work.sequence for work in works]
         rows = len(works)
-        starts = [0]
-        lengths: list[int] = []
-        logit_rows: list[int] = []
-        single: list[int] = []
-        token = longest_query = 0
-        for work in works:
-            sequence, tokens = work.sequence, work.tokens
-            begin = sequence.computed
-            end = begin + tokens
-            if tokens == 1:
-                single.append(sequence.tokens.item(begin))
-            else:
-                self._input_ids[token : token + tokens] = sequence.tokens[begin:end]
-                self._positions[token : token + tokens] = np.arange(begin, end)
-                longest_query = max(longest_query, tokens)
-            token += tokens
-            starts.append(token)
-            lengths.append(end)
-            if end == sequence.length:
-                logit_rows.append(token - 1)
-        decode_rows = len(single)
-        longest_query = longest_query or 1
-        longest_context = max(lengths)
-        self._query_start[: rows + 1] = starts
-        self._seq_lens[:rows] = lengths
-        self._input_ids[:decode_rows] = single
-        self._positions[:decode_rows] = self._seq_lens[:decode_rows]
-        self._positions[:decode_rows] -= 1
-        positions = self._positions[:token]
-        query_start = self._query_start[: rows + 1]
-        tables = [self._table(group, works, longest_context) for group in range(len(self._tables))]
-        self._plan[:] = (
-            decode_rows,
-            rows - decode_rows,
-            longest_query,
-            context_bucket(longest_context),
-            token,
-            rows,
-        )
+        samples = [work.samples for work in works]
+        begins = np.array([sequence.computed for sequence in sequences], np.int64)
+        singles = 0
+        while singles < rows and works[singles].tokens == 1:
+            singles += 1
+        self._input_ids[:singles] = [
+            sequence.last if last else sequence.tokens.item(sequence.computed)
+            for sequence, last in zip(sequences[:singles], samples[:singles], strict=True)
+        ]
+        self._positions[:singles] = begins[:singles]
+        starts = [*range(singles + 1)]
+        token = singles
+        for work, begin in zip(works[singles:], begins[singles:].tolist(), strict=True):
+            end = token + work.tokens
+            self._input_ids[token:end] = work.sequence.tokens[begin : begin + work.tokens]
+            self._positions[token:end] = np.arange(begin, begin + work.tokens)
+            starts.append(end)
+            token = end
+        query_start = np.array(starts, np.int32)
+        lengths = query_start[1:] - query_start[:-1]
+        seq_lens = begins.astype(np.int32)
+        seq_lens += lengths
+        longest = int(seq_lens.max())
+        self._plan[:] = (singles, rows - singles, int(lengths.max()), context_bucket(longest), token, rows)
+        picked = np.array([held(sequence).row for sequence in sequences], np.int64)
+        width = -(-longest // self._block_size)
+        sampled = [end - 1 for end, last in zip(starts[1:], samples, strict=True) if last]
         return StepInputs(
             input_ids=self._input_ids[:token],
-            positions=positions,
+            positions=self._positions[:token],
             query_start=query_start,
-            seq_lens=self._seq_lens[:rows],
-            logit_rows=np.array(logit_rows or [0], np.int64),
-            block_tables=tables,
-            slot_mapping=self._slot_mapping(tables, query_start, token, rows),
+            seq_lens=seq_lens,
+            logit_rows=np.array(sampled or [0], np.int64),
+            block_tables=[table[:, :width].take(picked, axis=0) for table in self._tables],
+            slot_mapping=self._slot_mapping(picked if token == rows else np.repeat(picked, lengths), token),
             plan=self._plan,
         )
 
-    def _table(self, group: int, works: list[Work], longest_context: int) -> Int32:
-        """Block tables int32 [R, M] of a group; M covers the longest context, shorter rows end in zeros."""
-        width = -(-longest_context // self._block_size)
-        table = self._tables[group][: len(works) * width].reshape(len(works), width)
-        table.fill(0)
-        for row, work in enumerate(works):
-            blocks = work.sequence.blocks
-            if blocks is not None:
-                count = min(blocks.count, width)
-                table[row, :count] = blocks.tables[group][:count]
-        return table
+    def _slot_mapping(self, rows: Int64, tokens: int) -> list[Int32]:
+        """For each group the slot int32 [T] of every token: its block times the block size plus its offset.
 
-    def _slot_mapping(self, tables: list[Int32], query_start: Int32, tokens: int, rows: int) -> list[Int32]:
-        """For each group the slot int32 [T] of every token: its block times the block size plus its offset."""
+        rows: int64 [T], the row of the block tables that each token's sequence has.
+        """
         positions = self._positions[:tokens]
-        row_of = self._rows[:rows] if tokens == rows else np.repeat(self._rows[:rows], np.diff(query_start))
-        index, offset = np.divmod(positions, self._block_size)
+        index = positions // self._block_size
+        offset = positions - index * self._block_size
         mapping = []
-        for group, table in enumerate(tables):
-            slots = self._slots[group][:tokens]
-            np.multiply(table[row_of, index], self._block_size, out=slots)
-            slots += offset.astype(np.int32)
+        for table, buffer in zip(self._tables, self._slots, strict=True):
+            slots = buffer[:tokens]
+            np.multiply(table[rows, index], self._block_size, out=slots)
+            np.add(slots, offset, out=slots, casting="unsafe")
             mapping.append(slots)
         return mapping

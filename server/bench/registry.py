@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from rtcore.command import Command
 from server.bench.run import RUN
+from server.bench.scheduler import SCHEDULER
+from server.bench.simulate import SIMULATE
 
-BENCHMARKS: tuple[Command, ...] = (RUN,)
+BENCHMARKS: tuple[Command, ...] = (RUN, SCHEDULER, SIMULATE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from ops.errors import EngineError
 from rtcore.config import EngineConfig
 from rtcore.engine import Engine
-from rtcore.executor.base import Executor, Float32, Int32, StepInputs
+from rtcore.executor.base import Executor, Float32, Int32, Payload, StepInputs
+from rtcore.kvcache.hash_chain import Digest, blake2b_digest
 from rtcore.manifest import Dimensions, Manifest, Source, TextInfo
 from rtcore.request import TokenDelta
 from rtcore.scheduler.outcome import StepResult
@@ -35,14 +37,18 @@ class FakeExecutor(Executor):
         vocab_size: int = 97,
         fault: Fault | None = None,
         poison: int | None = None,
+        windows: Sequence[int] | None = None,
     ) -> None:
         """poison: a token id; rows of sequences that hold it get NaN logits."""
         self.block_size = block_size
         self.num_blocks = list(num_blocks)
+        self.windows = list(windows or [0] * len(num_blocks))
+        self.block_bytes = [8 * block_size] * len(num_blocks)
         self.vocab_size = vocab_size
         self.fault = fault
         self.poison = poison
         self.runs = 0
+        self.released = 0
         self.closed = False
         self.seen: list[tuple[int, int]] = []
         self._cache = [np.full(count * block_size, -1, np.int64) for count in num_blocks]
@@ -90,21 +96,33 @@ class FakeExecutor(Executor):
         expected = int(inputs.seq_lens[sequence]) - int(inputs.query_start[sequence + 1]) + row
         if position != expected:
             raise EngineError("A row's position does not follow from its sequence's length.")
-        index, offset = np.divmod(np.arange(position + 1), self.block_size)
-        histories = [
-            cache[table[sequence, index] * self.block_size + offset]
-            for cache, table in zip(self._cache, inputs.block_tables, strict=True)
-        ]
-        if any(not np.array_equal(history, histories[0]) for history in histories):
+        histories = []
+        for cache, table, window in zip(self._cache, inputs.block_tables, self.windows, strict=True):
+            first = max(0, position - window + 1) if window else 0
+            index, offset = np.divmod(np.arange(first, position + 1), self.block_size)
+            histories.append(cache[table[sequence, index] * self.block_size + offset])
+        longest = max(histories, key=len)
+        if any(not np.array_equal(history, longest[len(longest) - len(history) :]) for history in histories):
             raise EngineError("The cache groups hold different tokens.")
-        if self.poison is not None and self.poison in histories[0]:
+
+        if self.poison is not None and self.poison in longest:
             return np.full(self.vocab_size, np.nan)
-        return fake_logits(histories[0].tolist(), self.vocab_size)
+        return fake_logits(longest.tolist(), self.vocab_size)
 
     def copy_blocks(self, group: int, source: Int32, destination: Int32) -> None:
         blocks = self._cache[group].reshape(-1, self.block_size)
         for origin, target in zip(source.tolist(), destination.tolist(), strict=True):
             blocks[target] = blocks[origin]
+
+    def save_blocks(self, group: int, blocks: Int32) -> Payload:
+        return [self._cache[group].reshape(-1, self.block_size)[blocks]]
+
+    def load_blocks(self, group: int, blocks: Int32, payload: Payload) -> None:
+        self._cache[group].reshape(-1, self.block_size)[blocks] = payload[0]
+
+    def release_blocks(self, group: int, blocks: Int32) -> None:
+        self._cache[group].reshape(-1, self.block_size)[blocks] = -3
+        self.released += len(blocks)
 
     def close(self) -> None:
         self.closed = True
@@ -136,12 +154,15 @@ def fake_engine(
     *,
     context_length: int = 256,
     stop_ids: tuple[int, ...] = (2,),
+    clock: Callable[[], float] = time.monotonic,
+    digest: Digest = blake2b_digest,
     **config: object,
 ) -> Engine:
     """An engine around a fake executor; further keywords go to EngineConfig."""
     executor = executor or FakeExecutor()
     manifest = fake_manifest(vocab_size=executor.vocab_size, context_length=context_length, stop_ids=stop_ids)
-    return Engine(executor, manifest, EngineConfig(debug_invariants=True, **config))  # type: ignore[arg-type]
+    settings = EngineConfig(debug_invariants=True, **config)  # type: ignore[arg-type]
+    return Engine(executor, manifest, settings, clock, digest)
 
 
 Deltas = dict[str, list[TokenDelta]]

@@ -1,7 +1,9 @@
 """The engine as a state machine: whatever happens around a request, its tokens are those of a plain run.
 
-Requests arrive, are cancelled, get preempted in a small cache, run into faults of the executor and are chunked
-by any budget. The model of truth computes each request's tokens without an engine.
+Requests arrive alike and unlike, follow others as forks or later turns, are cancelled, expire, get preempted in a
+small cache with and without a copy in host memory, run into faults of the executor, and are chunked by any
+budget, while digests collide, windows slide and cached blocks expire. The model of truth computes each
+request's tokens without an engine.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from ops.errors import CacheTooSmall, EngineError, Overloaded
+from ops.errors import CacheTooSmall, DeadlineUnreachable, EngineError, Overloaded
 from rtcore.decoding.params import SamplingParams
 from rtcore.decoding.sampler import Sampler, SamplingRows
 from rtcore.executor.base import StepInputs
+from rtcore.kvcache.hash_chain import Digest, blake2b_digest
 from rtcore.request import EngineRequest
+from rtcore.scheduler.base import ScheduledStep
 from rtcore.scheduler.outcome import Outcome
 from tests.rtcore.fakes import Deltas, FakeExecutor, advance, drain, fake_engine, fake_logits, tokens_of
 
@@ -28,11 +32,14 @@ MAX_BAD = 2
 
 
 @cache
-def truth(prompt: tuple[int, ...], seed: int, temperature: float, max_tokens: int, ignore_eos: bool) -> list[int]:
-    """The tokens of a request by its definition alone: one token after the other from all tokens so far."""
+def truth(
+    prompt: tuple[int, ...], seed: int, temperature: float, max_tokens: int, ignore_eos: bool, window: int
+) -> list[int]:
+    """The tokens of a request by its definition alone: one token after the other from all tokens so far, or
+    from the last `window` of them."""
     tokens = list(prompt)
     for _ in range(max_tokens):
-        logits = fake_logits(tokens, VOCABULARY).astype(np.float32)[None]
+        logits = fake_logits(tokens[-window:], VOCABULARY).astype(np.float32)[None]
         row = SamplingRows(
             np.array([temperature]),
             np.array([0], np.int32),
@@ -46,6 +53,16 @@ def truth(prompt: tuple[int, ...], seed: int, temperature: float, max_tokens: in
     return tokens[len(prompt) :]
 
 
+def colliding(data: bytes) -> bytes:
+    """Four digests for everything."""
+    return bytes([blake2b_digest(data)[0] % 4])
+
+
+def constant(data: bytes) -> bytes:
+    """One digest for everything."""
+    return b"same"
+
+
 class EngineMachine(RuleBasedStateMachine):
     """`self.requests` is what was accepted; `self.deltas` what came back."""
 
@@ -56,17 +73,50 @@ class EngineMachine(RuleBasedStateMachine):
         extra=st.integers(0, 20),
         chunk=st.sampled_from([None, 1, 3, 7]),
         queue=st.integers(1, 8),
+        window=st.sampled_from([0, 0, 1, 5]),
+        everywhere=st.booleans(),
+        digest=st.sampled_from([blake2b_digest, colliding, constant]),
+        swap_bytes=st.sampled_from([0, 200, 10**6]),
+        long_tokens=st.integers(1, 40),
+        prefix_cache=st.sampled_from([True, True, True, False]),
+        tenant_share=st.sampled_from([1.0, 0.3]),
+        delay=st.sampled_from([0.0, 20.0]),
     )
     def start(
-        self, pools: list[int], block_size: int, sequences: int, extra: int, chunk: int | None, queue: int
+        self,
+        pools: list[int],
+        block_size: int,
+        sequences: int,
+        extra: int,
+        chunk: int | None,
+        queue: int,
+        window: int,
+        everywhere: bool,
+        digest: Digest,
+        **config: object,
     ) -> None:
         self.faults = 0
+        self.now = 100.0
+        self.preempted = False
+        self.delay = config.pop("delay")
+        windows = [window if everywhere or group else 0 for group in range(len(pools))]
+        self.window = min(windows)
         self.executor = FakeExecutor(
-            num_blocks=pools, block_size=block_size, vocab_size=VOCABULARY, fault=self.fault
+            num_blocks=pools,
+            block_size=block_size,
+            vocab_size=VOCABULARY,
+            fault=self.fault,
+            windows=windows,
         )
         self.engine = fake_engine(
             self.executor,
             stop_ids=(STOP,),
+            clock=lambda: self.now,
+            digest=digest,
+            cache_ttl=30.0,
+            cache_tenant_share=config.pop("tenant_share"),
+            max_batch_delay_ms=self.delay,
+            **config,
             max_sequences=sequences,
             max_step_tokens=sequences + extra,
             max_prefill_chunk=chunk,
@@ -85,33 +135,93 @@ class EngineMachine(RuleBasedStateMachine):
         return EngineError("bad prompt") if bad else None
 
     @rule(
-        prompt=st.lists(st.integers(3, VOCABULARY - 1), min_size=1, max_size=24),
+        prompt=st.one_of(
+            st.lists(st.integers(3, VOCABULARY - 1), min_size=1, max_size=24),
+            st.integers(1, 24).map(lambda length: [3] * length),
+            st.tuples(st.integers(1, 20), st.integers(3, 6)).map(lambda pair: [3] * pair[0] + [pair[1]]),
+        ),
+        salt=st.sampled_from(["", "", "a"]),
+        tenant=st.sampled_from(["x", "y"]),
+        priority=st.integers(-1, 1),
+        timeout=st.sampled_from([None, None, None, 20.0]),
+        queue_timeout=st.sampled_from([None, None, None, 5.0]),
+        read_cache=st.sampled_from([True, True, True, False]),
         max_tokens=st.integers(1, 20),
         temperature=st.sampled_from([0.0, 1.0]),
         ignore_eos=st.booleans(),
         arrival=st.integers(0, 3),
     )
     def submit(
-        self, prompt: list[int], max_tokens: int, temperature: float, ignore_eos: bool, arrival: int
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        temperature: float,
+        ignore_eos: bool,
+        arrival: int,
+        salt: str,
+        **terms: object,
     ) -> None:
         params = SamplingParams(
             max_tokens=max_tokens, temperature=temperature, ignore_eos=ignore_eos, seed=len(self.requests)
         )
-        self.submit_tokens(prompt, params, arrival)
+        self.submit_tokens(prompt, params, arrival, cache_salt=salt, **terms)
 
-    def submit_tokens(self, prompt: list[int], params: SamplingParams, arrival: int) -> None:
+    @precondition(lambda self: any(self.good()))
+    @rule(
+        data=st.data(), copies=st.integers(1, 3), more=st.lists(st.integers(3, 6), max_size=6), turn=st.booleans()
+    )
+    def fork(self, data: st.DataObject, copies: int, more: list[int], turn: bool) -> None:
+        """Requests with the prompt of another, or with all that it has so far, and something after it."""
+        name = data.draw(st.sampled_from(self.good()))
+        prompt = list(self.requests[name].prompt_ids)
+        if turn:
+            prompt += [token for token in tokens_of(self.deltas.get(name, [])) if token != STOP]
+        for _ in range(copies):
+            params = SamplingParams(max_tokens=6, temperature=1.0, seed=len(self.requests))
+            self.submit_tokens(prompt + more, params, 1)
+
+    def submit_tokens(self, prompt: list[int], params: SamplingParams, arrival: int, **terms: object) -> None:
         name = f"r{len(self.requests)}"
         before = self.engine.stats()
+        request = EngineRequest(name, prompt, params, arrival, **terms)  # type: ignore[arg-type]
         try:
-            self.engine.submit(EngineRequest(name, prompt, params, arrival))
+            self.engine.submit(request)
         except CacheTooSmall:
             assert len(prompt) + (params.max_tokens or 0) > min(self.executor.num_blocks) * self.executor.block_size
+        except DeadlineUnreachable:
+            assert request.timeout is not None or request.queue_timeout is not None
         except Overloaded:
-            assert before.waiting >= self.engine._max_queue
+            shedding = self.engine.stats().load.state == "shedding" and request.priority > 0
+            assert shedding or self.engine.stats().load.state == "draining"
         else:
-            self.requests[name] = EngineRequest(name, prompt, params, arrival)
+            self.requests[name] = request
             return
-        assert self.engine.stats() == before
+        after = self.engine.stats()
+        assert (after.waiting, after.running, after.blocks_free) == (
+            before.waiting,
+            before.running,
+            before.blocks_free,
+        )
+
+    def good(self) -> list[str]:
+        return [name for name, request in self.requests.items() if request.prompt_ids[0] != BAD]
+
+    @rule(seconds=st.sampled_from([0.1, 3.0, 40.0]))
+    def wait(self, seconds: float) -> None:
+        """Time passes; deadlines and cached blocks run out."""
+        self.now += seconds
+        self.engine.maintain()
+        self.engine.check_invariants()
+
+    @precondition(lambda self: self.engine._scheduler._active.running)
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        """A running sequence loses its blocks without need."""
+        victim = data.draw(st.sampled_from(list(self.engine._scheduler._active.running)))
+        step = ScheduledStep()
+        self.engine._scheduler._active.preempt(victim, step)
+        assert self.engine._prepare(step)
+        self.engine.check_invariants()
 
     def bad(self) -> list[str]:
         return [name for name, request in self.requests.items() if request.prompt_ids[0] == BAD]
@@ -149,10 +259,18 @@ class EngineMachine(RuleBasedStateMachine):
 
     def one_step(self) -> Outcome:
         pending = {name for name in self.cancelled if not self.ended(name)}
+        preemptions = self.engine.stats().preemptions
         result = advance(self.engine, self.deltas)
         assert pending <= {delta.id for delta in result.deltas if delta.finish_reason}
-        assert result.outcome not in (Outcome.FATAL, Outcome.CAPACITY_DEFERRED)
-        failed = [delta.id for delta in result.deltas if delta.finish_reason == "error"]
+        assert result.outcome is not Outcome.FATAL
+        if result.outcome is Outcome.CAPACITY_DEFERRED:
+            assert self.delay or self.engine.stats().preemptions > preemptions
+            self.now += 0.01
+        failed = [
+            delta.id
+            for delta in result.deltas
+            if delta.failure is not None and delta.failure.kind != "DeadlineExceeded"
+        ]
         assert (result.outcome is Outcome.UNSERVICEABLE) == bool(failed)
         live = [name for name in self.requests if not self.ended(name)]
         assert self.engine.has_work == bool(live)
@@ -180,6 +298,7 @@ class EngineMachine(RuleBasedStateMachine):
             params.temperature,
             params.max_tokens or 0,
             params.ignore_eos,
+            self.window,
         )
         tokens = tokens_of(deltas)
         assert tokens == whole[: len(tokens)]
@@ -187,6 +306,9 @@ class EngineMachine(RuleBasedStateMachine):
             assert len(tokens) < len(whole)
         elif deltas[-1].finish_reason == "cancelled":
             assert name in self.cancelled
+        elif deltas[-1].failure is not None:
+            assert deltas[-1].failure.kind == "DeadlineExceeded"
+            assert request.timeout is not None or request.queue_timeout is not None
         else:
             assert tokens == whole
             stopped = whole[-1] == STOP and not params.ignore_eos
@@ -195,15 +317,17 @@ class EngineMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
             return
+        self.delay = self.engine._scheduler._delay = 0
         drain(self.engine, self.deltas)
         for name in self.requests:
             assert self.ended(name)
             self.check(name)
         stats = self.engine.stats()
         assert stats.blocks_free == stats.blocks_total
+        assert stats.swapped_bytes == 0 and stats.cache.bytes_used == 0
         assert stats.tokens_generated == sum(len(tokens_of(deltas)) for deltas in self.deltas.values())
         assert sum(stats.finished.values()) == len(self.requests)
 
 
-EngineMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+EngineMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestEngine = EngineMachine.TestCase

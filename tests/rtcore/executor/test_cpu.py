@@ -150,6 +150,27 @@ def test_blocks_are_copied_in_every_tensor_of_the_group_only(pristine: Path) -> 
     executor.close()
 
 
+def test_blocks_can_be_saved_lost_and_loaded_elsewhere(pristine: Path) -> None:
+    executor = load(pristine, cache_bytes=1 << 20)
+    tokens = prompt(32)
+    executor.run(one_sequence(tokens, [3, 5]))
+    for group in range(2):
+        saved = executor.save_blocks(group, np.array([3, 5], np.int32))
+        assert sum(array.nbytes for array in saved) == 2 * executor.block_bytes[group]
+        for array in executor._groups[group]:
+            array[[3, 5]] = 7
+        executor.load_blocks(group, np.array([6, 2], np.int32), saved)
+    tail = one_sequence([*tokens, 4], [6, 2, 8])
+    for name in ("input_ids", "positions"):
+        setattr(tail, name, getattr(tail, name)[-1:])
+    tail.query_start = np.array([0, 1], np.int32)
+    tail.logit_rows = np.array([0])
+    tail.slot_mapping = [slots[-1:] for slots in tail.slot_mapping]
+    tail.plan = np.array([1, 0, 1, 128, 1, 1], np.int32)
+    np.testing.assert_allclose(executor.run(tail), dense_logits([*tokens, 4])[-1:], atol=TOLERANCE, rtol=0)
+    executor.close()
+
+
 class TestCacheSize:
     def test_bytes_decide_the_blocks(self, pristine: Path) -> None:
         for blocks in (1, 5):
@@ -193,6 +214,11 @@ class TestCacheSize:
             executor.run(one_sequence(tokens, [block]))
         written = process.memory_info().rss - before - loaded
         assert len(blocks) * BLOCK_BYTES * 0.9 < written < len(blocks) * BLOCK_BYTES + (8 << 20)
+        kept = executor._memory.arrays[executor._names[0][0]][0].copy()
+        executor.release_blocks(0, np.arange(1, 4096, dtype=np.int32))
+        executor.release_blocks(1, np.arange(1, 4096, dtype=np.int32))
+        assert process.memory_info().rss - before - loaded < 0.1 * written
+        assert np.array_equal(executor._memory.arrays[executor._names[0][0]][0], kept)
         executor.close()
         executor.close()
         assert process.memory_info().rss - before - loaded < 8 << 20

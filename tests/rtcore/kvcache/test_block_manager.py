@@ -1,7 +1,8 @@
-"""BlockManager: against a plain model of who owns what, and its invariants against deliberate corruption."""
+"""BlockManager: what sequences read back through their tables, whoever shares, copies, evicts or expires."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -9,88 +10,168 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ops.errors import EngineError, ResourceError
 from rtcore.kvcache.block_manager import BlockManager, SequenceBlocks
+from rtcore.kvcache.hash_chain import CacheKey, blake2b_digest
+from rtcore.kvcache.invariants import check_blocks
+from rtcore.kvcache.policy import CachePolicy
+
+
+class Memory:
+    """A manager and what its blocks would hold: the token and the salt that was written into every slot."""
+
+    def __init__(self, pools: list[int], block_size: int, sequences: int = 8, **options: object) -> None:
+        self.now = 0.0
+        self.manager = BlockManager(
+            pools, block_size, max_sequences=sequences, max_length=10_000, clock=lambda: self.now, **options
+        )
+        self.slots = [[None] * (count * block_size) for count in pools]
+        self.tokens: dict[SequenceBlocks, list[int]] = {}
+        self.salts: dict[SequenceBlocks, str] = {}
+
+    def open(self, tokens: list[int], salt: str = "") -> SequenceBlocks:
+        chain = self.manager.new_chain(CacheKey("1", salt=salt))
+        match = self.manager.match(chain, np.array(tokens, np.int64))
+        blocks = self.manager.open(chain, match)
+        self.tokens[blocks] = tokens[: match.tokens]
+        self.salts[blocks] = salt
+        return blocks
+
+    def write(self, blocks: SequenceBlocks, tokens: list[int], *, tail: bool = False) -> None:
+        """Append tokens, run the copies, write, and commit."""
+        begin = len(self.tokens[blocks])
+        self.manager.append(blocks, begin + len(tokens), begin)
+        size = self.manager.block_size
+        for copy in self.manager.take_copies():
+            slots, source, target = self.slots[copy.group], copy.source * size, copy.destination * size
+            slots[target : target + size] = slots[source : source + size]
+        self.tokens[blocks] = self.tokens[blocks] + tokens
+        for group, table in enumerate(self.manager.tables):
+            for position in range(begin, begin + len(tokens)):
+                slot = int(table[blocks.row, position // size]) * size + position % size
+                self.slots[group][slot] = (self.tokens[blocks][position], self.salts[blocks])
+        self.manager.commit(blocks, np.array(self.tokens[blocks], np.int64), tail)
+
+    def read(self, blocks: SequenceBlocks, group: int) -> list[object]:
+        size = self.manager.block_size
+        return [
+            self.slots[group][
+                int(self.manager.tables[group][blocks.row, position // size]) * size + position % size
+            ]
+            for position in range(blocks.starts[group] * size, len(self.tokens[blocks]))
+        ]
+
+    def close(self, blocks: SequenceBlocks) -> None:
+        self.manager.close(blocks)
+        self.manager.close(blocks)
+        del self.tokens[blocks], self.salts[blocks]
+
+    def run(self, tokens: list[int], salt: str = "") -> int:
+        """A sequence that comes, computes everything and goes; how many tokens it found cached."""
+        blocks = self.open(tokens[:-1], salt)
+        found = len(self.tokens[blocks])
+        self.write(blocks, tokens[found:], tail=True)
+        self.close(blocks)
+        return found
+
+    def check(self) -> None:
+        check_blocks(self.manager, self.tokens)
+        for blocks, tokens in self.tokens.items():
+            for group, start in enumerate(blocks.starts):
+                expected = [(token, self.salts[blocks]) for token in tokens[start * self.manager.block_size :]]
+                assert self.read(blocks, group) == expected
 
 
 class BlockManagerMachine(RuleBasedStateMachine):
-    """Random allocations, growth, truncation and freeing; the model counts blocks and remembers tables."""
+    """Random opening, forking, writing, truncating and closing, with few tokens so that much is shared."""
 
-    @initialize(pools=st.lists(st.integers(1, 12), min_size=1, max_size=3), block_size=st.integers(1, 5))
-    def start(self, pools: list[int], block_size: int) -> None:
-        self.manager = BlockManager(pools, block_size)
-        self.lengths: dict[SequenceBlocks, int] = {}
-        self.tables: dict[SequenceBlocks, list[list[int]]] = {}
+    @initialize(
+        pools=st.lists(st.integers(2, 12), min_size=1, max_size=3),
+        block_size=st.integers(1, 5),
+        windows=st.lists(st.sampled_from([0, 0, 1, 4, 9]), min_size=3, max_size=3),
+        share=st.sampled_from([1.0, 0.2]),
+        protected=st.sampled_from([0.0, 0.5, 1.0]),
+        hash_bits=st.sampled_from([0, 2, 64]),
+    )
+    def start(
+        self,
+        pools: list[int],
+        block_size: int,
+        windows: list[int],
+        share: float,
+        protected: float,
+        hash_bits: int,
+    ) -> None:
+        def digest(data: bytes) -> bytes:
+            return (int.from_bytes(blake2b_digest(data)[:8], "little") % (1 << hash_bits)).to_bytes(9, "little")
 
-    def needed(self, length: int) -> int:
-        return -(-length // self.manager.block_size)
+        policy = CachePolicy(ttl=20.0, protected_share=protected, tenant_share=share, digest=digest)
+        self.memory = Memory(pools, block_size, windows=windows[: len(pools)], policy=policy)
 
-    def free_in(self) -> int:
-        used = sum(self.needed(length) for length in self.lengths.values())
-        return min(self.manager.num_blocks) - used
+    @property
+    def live(self) -> list[SequenceBlocks]:
+        return list(self.memory.tokens)
 
-    def remember(self, blocks: SequenceBlocks, length: int) -> None:
-        """The blocks kept so far stay where they are; the model learns the new ones."""
-        tables = [table[: blocks.count].tolist() for table in blocks.tables]
-        known = self.tables.get(blocks, [[] for _ in tables])
-        for table, before in zip(tables, known, strict=True):
-            common = min(len(table), len(before))
-            assert table[:common] == before[:common]
-        assert blocks.length == length
-        self.lengths[blocks] = length
-        self.tables[blocks] = tables
+    @precondition(lambda self: len(self.live) < 8)
+    @rule(tokens=st.lists(st.integers(1, 2), max_size=20), salt=st.sampled_from(["", "x"]))
+    def open(self, tokens: list[int], salt: str) -> None:
+        self.memory.open(tokens, salt)
 
-    @rule(length=st.integers(0, 30), spare=st.integers(0, 3))
-    def allocate(self, length: int, spare: int) -> None:
-        fits = self.needed(length) <= self.free_in()
-        assert self.manager.can_allocate(length, spare) == (self.needed(length) + spare <= self.free_in())
-        if not fits:
-            before = self.manager.free_blocks
-            with pytest.raises(ResourceError, match=r"blocks are needed, \d+ are free"):
-                self.manager.allocate(length)
-            assert self.manager.free_blocks == before
-            return
-        self.remember(self.manager.allocate(length), length)
-
-    @precondition(lambda self: self.lengths)
-    @rule(data=st.data(), more=st.integers(-3, 25))
-    def append(self, data: st.DataObject, more: int) -> None:
-        blocks = data.draw(st.sampled_from(list(self.lengths)))
-        old = self.lengths[blocks]
-        length = max(0, old + more)
-        fits = self.needed(length) - self.needed(old) <= self.free_in() or length <= old
-        assert self.manager.can_append(blocks, length) == fits
-        if fits:
-            self.manager.append(blocks, length)
-            self.remember(blocks, max(old, length))
-        else:
-            with pytest.raises(ResourceError):
-                self.manager.append(blocks, length)
-            self.remember(blocks, old)
-
-    @precondition(lambda self: self.lengths)
-    @rule(data=st.data(), length=st.integers(0, 30))
-    def truncate(self, data: st.DataObject, length: int) -> None:
-        blocks = data.draw(st.sampled_from(list(self.lengths)))
-        self.manager.truncate(blocks, length)
-        self.remember(blocks, min(length, self.lengths[blocks]))
-
-    @precondition(lambda self: self.lengths)
+    @precondition(lambda self: 0 < len(self.live) < 8)
     @rule(data=st.data())
-    def free(self, data: st.DataObject) -> None:
-        blocks = data.draw(st.sampled_from(list(self.lengths)))
-        self.manager.free(blocks)
-        self.manager.free(blocks)
-        del self.lengths[blocks], self.tables[blocks]
+    def fork(self, data: st.DataObject) -> None:
+        blocks = data.draw(st.sampled_from(self.live))
+        self.memory.open(self.memory.tokens[blocks], self.memory.salts[blocks])
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), tokens=st.lists(st.integers(1, 2), min_size=1, max_size=12), tail=st.booleans())
+    def write(self, data: st.DataObject, tokens: list[int], tail: bool) -> None:
+        blocks = data.draw(st.sampled_from(self.live))
+        begin = len(self.memory.tokens[blocks])
+        if self.memory.manager.can_append(blocks, begin + len(tokens)):
+            self.memory.write(blocks, tokens, tail=tail)
+            return
+        before = self.memory.manager.free_blocks
+        with pytest.raises(ResourceError):
+            self.memory.manager.append(blocks, begin + len(tokens), begin)
+        assert self.memory.manager.free_blocks == before
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), more=st.integers(1, 12))
+    def reserve_and_give_back(self, data: st.DataObject, more: int) -> None:
+        """What a step that fails does."""
+        blocks = data.draw(st.sampled_from(self.live))
+        begin, reserved = len(self.memory.tokens[blocks]), blocks.length
+        if self.memory.manager.can_append(blocks, begin + more):
+            self.memory.manager.append(blocks, begin + more, begin)
+            size = self.memory.manager.block_size
+            for copy in self.memory.manager.take_copies():
+                slots, source, target = self.memory.slots[copy.group], copy.source * size, copy.destination * size
+                slots[target : target + size] = slots[source : source + size]
+            self.memory.manager.truncate(blocks, reserved)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        self.memory.close(data.draw(st.sampled_from(self.live)))
+
+    @rule(seconds=st.sampled_from([1.0, 30.0]))
+    def wait(self, seconds: float) -> None:
+        self.memory.now += seconds
+        self.memory.manager.cache.expire()
 
     @invariant()
     def consistent(self) -> None:
-        if not hasattr(self, "manager"):
-            return
-        self.manager.check_invariants(self.lengths)
-        used = sum(self.needed(length) for length in self.lengths.values())
-        assert self.manager.free_blocks == [total - used for total in self.manager.num_blocks]
-        for group in range(len(self.manager.num_blocks)):
-            owned = [block for tables in self.tables.values() for block in tables[group]]
-            assert len(owned) == len(set(owned))
+        if hasattr(self, "memory"):
+            self.memory.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "memory"):
+            for blocks in self.live:
+                self.memory.close(blocks)
+            assert self.memory.manager.free_blocks == self.memory.manager.num_blocks
+            self.memory.now += 1000.0
+            self.memory.manager.cache.expire()
+            assert self.memory.manager.cached_blocks == [0] * len(self.memory.manager.pools)
+            self.memory.check()
 
 
 BlockManagerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
@@ -98,47 +179,194 @@ TestBlockManager = BlockManagerMachine.TestCase
 
 
 def test_blocks_given_back_last_are_handed_out_first() -> None:
-    manager = BlockManager([8], 4)
-    first, second = manager.allocate(8), manager.allocate(8)
-    assert first.tables[0][:2].tolist() == [0, 1]
-    assert second.tables[0][:2].tolist() == [2, 3]
-    manager.free(first)
-    assert manager.allocate(12).tables[0][:3].tolist() == [0, 1, 4]
+    memory = Memory([8], 4, policy=CachePolicy(enabled=False))
+    first, second = memory.open([]), memory.open([])
+    memory.write(first, [1] * 8)
+    memory.write(second, [2] * 8)
+    assert memory.manager.tables[0][[first.row, second.row], :2].tolist() == [[0, 1], [2, 3]]
+    memory.close(first)
+    third = memory.open([])
+    memory.write(third, [3] * 12)
+    assert memory.manager.tables[0][third.row, :3].tolist() == [0, 1, 4]
 
 
-def _leak(manager: BlockManager, blocks: SequenceBlocks) -> list[SequenceBlocks]:
-    return []
+class TestSharing:
+    def test_a_running_sequence_shares_its_blocks_as_soon_as_they_are_full(self) -> None:
+        memory = Memory([8], 4)
+        first = memory.open([])
+        memory.write(first, [1, 2, 3, 4, 5, 6])
+        second = memory.open([1, 2, 3, 4, 5, 6])
+        assert memory.tokens[second] == [1, 2, 3, 4]
+        assert memory.manager.pools[0].references[0] == 2
+
+    def test_the_beginning_of_a_block_is_shared_and_copied_on_write(self) -> None:
+        memory = Memory([8], 4)
+        first = memory.open([])
+        memory.write(first, [1, 2, 3, 4, 5, 6], tail=True)
+        second = memory.open([1, 2, 3, 4, 5, 6, 7])
+        assert len(memory.tokens[second]) == 6
+        memory.write(second, [7])
+        memory.write(first, [8])
+        assert memory.manager.counters.copies == 1
+        memory.check()
+
+    def test_the_last_user_of_a_block_writes_in_place(self) -> None:
+        memory = Memory([8], 4)
+        assert memory.run([1, 2, 3, 4, 5, 6]) == 0
+        assert memory.run([1, 2, 3, 4, 5, 6, 7]) == 6
+        assert memory.manager.counters.copies == 0
+        assert memory.manager.cached_blocks == [2]
+
+    def test_part_of_a_full_block_can_be_reused(self) -> None:
+        memory = Memory([8], 4)
+        memory.run([1, 2, 3, 4])
+        assert memory.run([1, 2, 3, 9, 9]) == 3
+
+    def test_equal_blocks_computed_at_once_become_one(self) -> None:
+        memory = Memory([8], 4)
+        first, second = memory.open([]), memory.open([])
+        memory.write(first, [1, 2, 3, 4])
+        memory.write(second, [1, 2, 3, 4])
+        assert memory.manager.tables[0][first.row, 0] == memory.manager.tables[0][second.row, 0]
+        assert memory.manager.pools[0].free == 7
+
+    def test_a_window_gives_back_what_left_it_and_hits_need_only_what_it_reaches(self) -> None:
+        memory = Memory([9, 9], 2, windows=[0, 4])
+        blocks = memory.open([])
+        for token in range(14):
+            memory.write(blocks, [token])
+        assert blocks.starts == [0, 5]
+        assert memory.manager.pools[1].references.count(1) == 2
+        memory.close(blocks)
+        assert memory.run([*range(14), 99]) == 14
+        other = memory.open([])
+        memory.write(other, [50] * 14)
+        assert memory.manager.counters.evictions["capacity"] > 0
+        memory.check()
 
 
-def _swallow(manager: BlockManager, blocks: SequenceBlocks) -> list[SequenceBlocks]:
-    manager._free[0].pop()
-    return [blocks]
+class TestKeys:
+    @pytest.mark.parametrize(
+        ("one", "two"),
+        [
+            (CacheKey("ab", "c"), CacheKey("a", "bc")),
+            (CacheKey("a", "b", ""), CacheKey("a", "", "b")),
+            (CacheKey("m;adapter:1:x", ""), CacheKey("m", "x")),
+            (CacheKey("m", salt="s"), CacheKey("m")),
+        ],
+    )
+    def test_parts_cannot_be_confused(self, one: CacheKey, two: CacheKey) -> None:
+        assert one.encode() != two.encode()
+
+    def test_different_salts_share_nothing(self) -> None:
+        memory = Memory([16], 4)
+        memory.run([1] * 9, "a")
+        assert memory.run([1] * 9, "b") == 0
+        assert memory.run([1] * 9, "a") == 8
+
+    def test_a_collision_is_no_hit(self) -> None:
+        memory = Memory([16], 4, policy=CachePolicy(digest=lambda data: b"same"))
+        memory.run([1] * 8, "a")
+        assert memory.run([2] * 8, "a") == 0
+        assert memory.run([1] * 8, "b") == 0
+        assert memory.manager.counters.collisions > 0
 
 
-def _share(manager: BlockManager, blocks: SequenceBlocks) -> list[SequenceBlocks]:
-    return [blocks, SequenceBlocks([blocks.tables[0].copy()], blocks.count, blocks.length)]
+class TestEviction:
+    def test_leaves_go_before_roots(self) -> None:
+        memory = Memory([4], 4)
+        memory.run([1] * 16)
+        memory.run([2] * 4)
+        assert memory.run([1] * 13) == 12
+
+    def test_prefixes_that_were_hit_outlive_newer_ones_that_were_not(self) -> None:
+        memory = Memory([8], 4)
+        for _ in range(2):
+            memory.run([1, 1, 1, 1, 1])
+        for token in range(2, 12):
+            memory.run([token] * 8)
+        assert memory.run([1, 1, 1, 1, 1]) == 4
+
+    def test_without_protection_they_do_not(self) -> None:
+        memory = Memory([8], 4, policy=CachePolicy(protected_share=0.0))
+        for _ in range(2):
+            memory.run([1, 1, 1, 1, 1])
+        for token in range(2, 12):
+            memory.run([token] * 8)
+        assert memory.run([1, 1, 1, 1, 1]) == 0
+
+    def test_a_salt_keeps_no_more_than_its_share(self) -> None:
+        memory = Memory([8], 4, policy=CachePolicy(tenant_share=0.25))
+        memory.run([9] * 4, "b")
+        for token in range(5):
+            memory.run([token] * 4, "a")
+        assert memory.manager.counters.evictions["quota"] == 3
+        assert memory.run([9] * 5, "b") == 4
+
+    def test_unused_blocks_expire(self) -> None:
+        memory = Memory([8], 4, policy=CachePolicy(ttl=10.0))
+        memory.run([1] * 4)
+        memory.now = 8.0
+        memory.run([2] * 4)
+        memory.now = 12.0
+        memory.manager.cache.expire()
+        assert memory.manager.counters.evictions["expired"] == 1
+        assert memory.run([2] * 5) == 4
+
+    def test_memory_of_blocks_free_for_two_rounds_is_given_back(self) -> None:
+        memory = Memory([8], 4, policy=CachePolicy(enabled=False))
+        memory.run([1] * 12)
+        pool = memory.manager.pools[0]
+        assert (pool.written, pool.idle_memory().tolist()) == (3, [])
+        memory.run([1] * 4)
+        assert pool.idle_memory().tolist() == [1, 2]
+        assert pool.written == 1
 
 
-def _repeat(manager: BlockManager, blocks: SequenceBlocks) -> list[SequenceBlocks]:
-    blocks.tables[0][1] = blocks.tables[0][0]
-    return [blocks]
+def _leak(memory: Memory, blocks: SequenceBlocks) -> None:
+    memory.manager.pools[0].take()
 
 
-def _outside(manager: BlockManager, blocks: SequenceBlocks) -> list[SequenceBlocks]:
-    blocks.tables[0][1] = 99
-    return [blocks]
+def _swallow(memory: Memory, blocks: SequenceBlocks) -> None:
+    memory.manager.pools[0].references[7] = 1
 
 
-def _too_long(manager: BlockManager, blocks: SequenceBlocks) -> list[SequenceBlocks]:
-    blocks.length += manager.block_size
-    return [blocks]
+def _repeat(memory: Memory, blocks: SequenceBlocks) -> None:
+    memory.manager.tables[0][blocks.row, 1] = memory.manager.tables[0][blocks.row, 0]
 
 
-@pytest.mark.parametrize("corrupt", [_leak, _swallow, _share, _repeat, _outside, _too_long])
+def _outside(memory: Memory, blocks: SequenceBlocks) -> None:
+    memory.manager.tables[0][blocks.row, 1] = 99
+
+
+def _too_long(memory: Memory, blocks: SequenceBlocks) -> None:
+    blocks.length += 4
+
+
+def _forget(memory: Memory, blocks: SequenceBlocks) -> None:
+    memory.manager.live.clear()
+
+
+def _miscount(memory: Memory, blocks: SequenceBlocks) -> None:
+    memory.manager.cache.index.children[0] += 1
+
+
+def _misplace(memory: Memory, blocks: SequenceBlocks) -> None:
+    memory.manager.cache.node_of[0][0] = 5
+
+
+def _strangers(memory: Memory, blocks: SequenceBlocks) -> None:
+    blocks.namespace.users += 1
+
+
+@pytest.mark.parametrize(
+    "corrupt", [_leak, _swallow, _repeat, _outside, _too_long, _forget, _miscount, _misplace, _strangers]
+)
 def test_invariants_notice_corruption(corrupt) -> None:  # type: ignore[no-untyped-def]
-    manager = BlockManager([8], 4)
-    blocks = manager.allocate(10)
-    manager.check_invariants([blocks])
-    owners = corrupt(manager, blocks)
+    memory = Memory([8], 4)
+    blocks = memory.open([])
+    memory.write(blocks, [1] * 10)
+    memory.check()
+    corrupt(memory, blocks)
     with pytest.raises(EngineError):
-        manager.check_invariants(owners)
+        check_blocks(memory.manager, [blocks])

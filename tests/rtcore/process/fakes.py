@@ -58,6 +58,7 @@ class FakeEngine:
         self._running: dict[str, Sequence] = {}
         self._cancelled: list[str] = []
         self._steps = 0
+        self.maintained = 0
 
     @property
     def has_work(self) -> bool:
@@ -141,6 +142,10 @@ class FakeEngine:
             finished={},
             started=0.0,
         )
+
+    def maintain(self) -> None:
+        """Count the calls, which come when there is nothing to do."""
+        self.maintained += 1
 
     def check_invariants(self) -> None:
         """Echoes hold no blocks."""

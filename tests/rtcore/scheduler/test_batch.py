@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from rtcore.decoding.params import SamplingParams
 from rtcore.kvcache.block_manager import BlockManager
+from rtcore.kvcache.hash_chain import CacheKey
+from rtcore.kvcache.prefix_cache import Match
 from rtcore.request import EngineRequest
 from rtcore.scheduler.base import Work
 from rtcore.scheduler.batch import BatchBuilder, context_bucket
@@ -24,16 +26,18 @@ from rtcore.sequence import Sequence
 )
 def test_arrays(works: list[tuple[int, int, int]], block_size: int, groups: int, repeats: int) -> None:
     """Each work: tokens computed before, tokens of this step, tokens known beyond them."""
-    manager = BlockManager([300] * groups, block_size)
-    builder = BatchBuilder(max_tokens=60, max_sequences=6, block_size=block_size, groups=groups, max_blocks=40)
+    manager = BlockManager([300] * groups, block_size, max_sequences=6, max_length=40)
+    builder = BatchBuilder(max_tokens=60, block_size=block_size, tables=manager.tables)
     random = np.random.default_rng(1)
     picked = []
     for computed, tokens, beyond in sorted(works, key=lambda work: work[1] > 1):
         ids = random.integers(0, 1000, computed + tokens + beyond).tolist()
-        sequence = Sequence.create(EngineRequest("x", ids, SamplingParams()), 0, 0, frozenset())
-        sequence.blocks = manager.allocate(len(ids))
+        chain = manager.new_chain(CacheKey("1"))
+        sequence = Sequence.create(EngineRequest("x", ids, SamplingParams()), chain, 0, 0, frozenset())
+        sequence.blocks = manager.open(chain, Match([]))
+        manager.append(sequence.blocks, len(ids), 0)
         sequence.computed = computed
-        picked.append(Work(sequence, tokens, 0))
+        picked.append(Work(sequence, tokens, 0, not beyond))
     for _ in range(repeats):
         inputs = builder.build(picked)
     row = 0
@@ -45,7 +49,7 @@ def test_arrays(works: list[tuple[int, int, int]], block_size: int, groups: int,
             assert inputs.input_ids[row] == sequence.tokens[position]
             assert inputs.positions[row] == position
             for group in range(groups):
-                block = sequence.blocks.tables[group][position // block_size]  # type: ignore[union-attr]
+                block = manager.tables[group][sequence.blocks.row, position // block_size]
                 assert inputs.block_tables[group][number, position // block_size] == block
                 assert inputs.slot_mapping[group][row] == block * block_size + position % block_size
             row += 1

@@ -1,0 +1,55 @@
+"""EvictionOrder: which cached node goes first when its memory is needed."""
+
+from __future__ import annotations
+
+from rtcore.kvcache.linked import LinkedLists
+
+_PROBATION, _PROTECTED = 0, 1
+
+
+class EvictionOrder:
+    """Segmented LRU (Karedla, Love, Wherry, "Caching Strategies to Improve Disk System Performance", IEEE
+    Computer 27(3), 1994) over the nodes that no sequence uses.
+
+    A node that was hit since it came in, or since it lost its protection, waits in the protected segment; the
+    others wait in probation, from whose old end nodes are evicted. When the protected segment is larger than
+    its share, its oldest node goes back to the young end of probation. So one-time prompts cannot push out
+    prefixes that come again, and a prefix that stopped coming leaves in time.
+
+    Sequences give their nodes back last block first, and a hit on a node is a hit on all before it in its
+    chain, so in both segments and across them a node always stands before its parent: leaves go before roots
+    although the order knows no chains.
+    """
+
+    def __init__(self, capacity: int, protected_share: float) -> None:
+        """capacity: nodes are 0 to capacity - 1; protected_share: of all nodes in the order."""
+        self._lists = LinkedLists(capacity, lists=2)
+        self._share = protected_share
+
+    def __len__(self) -> int:
+        return self._lists.size(_PROBATION) + self._lists.size(_PROTECTED)
+
+    def __contains__(self, node: int) -> bool:
+        return self._lists.list_of(node) >= 0
+
+    def add(self, node: int, protect: bool) -> int:
+        """Put a node at the young end; returns the node that lost its protection for it, -1 for none."""
+        self._lists.append(_PROTECTED if protect else _PROBATION, node)
+        if not protect or self._lists.size(_PROTECTED) <= self._share * len(self):
+            return -1
+        demoted = self._lists.first(_PROTECTED)
+        self._lists.remove(demoted)
+        self._lists.append(_PROBATION, demoted)
+        return demoted
+
+    def remove(self, node: int) -> None:
+        self._lists.remove(node)
+
+    def first(self) -> int:
+        """The node to evict first, -1 when there is none."""
+        node = self._lists.first(_PROBATION)
+        return node if node >= 0 else self._lists.first(_PROTECTED)
+
+    def nodes(self) -> list[int]:
+        """All nodes, the first to go first."""
+        return [*self._lists.items(_PROBATION), *self._lists.items(_PROTECTED)]

@@ -1,0 +1,74 @@
+"""CacheKey and HashChain: what names a block of the prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import NamedTuple
+
+from rtcore.executor.base import Int64
+
+Digest = Callable[[bytes], bytes]
+
+_DIGEST_BYTES = 16
+
+
+def blake2b_digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+class CacheKey(NamedTuple):
+    """Everything but tokens that decides what K and V of a token are, and who may share them.
+
+    version: of the model. adapter: its name, empty for none. salt: of the tenant; requests with different
+    salts share nothing.
+    """
+
+    version: str
+    adapter: str = ""
+    salt: str = ""
+
+    def encode(self) -> bytes:
+        """Bytes that differ whenever a part does: each part has its kind and its length before it."""
+        parts = []
+        for kind, text in (("model", self.version), ("adapter", self.adapter), ("salt", self.salt)):
+            data = text.encode()
+            parts.append(b"%s:%d:%s;" % (kind.encode(), len(data), data))
+        return b"".join(parts)
+
+
+class HashChain:
+    """The digests of one sequence's blocks: each covers the key and all tokens up to the end of its block.
+
+    A digest only finds a block quickly; the prefix cache compares key, chain and tokens before it uses one.
+    """
+
+    __slots__ = ("_digest", "_digests", "_root", "block_size", "key")
+
+    def __init__(self, key: CacheKey, block_size: int, digest: Digest = blake2b_digest) -> None:
+        """digest: the hash function; tests give one that collides."""
+        self.key = key
+        self.block_size = block_size
+        self._digest = digest
+        self._digests: list[bytes] = []
+        self._root = digest(b"key;" + key.encode())
+
+    def block(self, tokens: Int64, index: int) -> bytes:
+        """The digest of full block `index`; tokens int64 [>= (index + 1) * block_size] are the sequence's."""
+        while len(self._digests) <= index:
+            begin = len(self._digests) * self.block_size
+            self._digests.append(self._link(tokens[begin : begin + self.block_size]))
+        return self._digests[index]
+
+    def piece(self, tokens: Int64, index: int) -> bytes:
+        """The digest of block `index` as far as `tokens` reach into it, which is all of it or its beginning."""
+        if (index + 1) * self.block_size <= len(tokens):
+            return self.block(tokens, index)
+        if index:
+            self.block(tokens, index - 1)
+        parent = self._digests[index - 1] if index else self._root
+        return self._digest(b"piece;" + parent + tokens[index * self.block_size :].tobytes())
+
+    def _link(self, tokens: Int64) -> bytes:
+        parent = self._digests[-1] if self._digests else self._root
+        return self._digest(b"block;" + parent + tokens.tobytes())

@@ -1,0 +1,282 @@
+"""PrefixCache: the blocks that stay after their sequence, for the next one that begins alike."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ops.errors import EngineError
+from rtcore.executor.base import Int64
+from rtcore.kvcache.block_pool import BlockPool
+from rtcore.kvcache.counters import CacheCounters
+from rtcore.kvcache.eviction import EvictionOrder
+from rtcore.kvcache.hash_chain import HashChain
+from rtcore.kvcache.linked import LinkedLists
+from rtcore.kvcache.namespaces import Namespace, Namespaces
+from rtcore.kvcache.policy import CachePolicy
+from rtcore.kvcache.prefix_index import NONE, PrefixIndex
+
+
+@dataclass(slots=True)
+class Match:
+    """The longest cached beginning of a sequence: full nodes, then `tail_tokens` tokens of the node `tail`."""
+
+    nodes: list[int]
+    tail: int = NONE
+    tail_tokens: int = 0
+    tokens: int = 0
+
+
+class PrefixCache:
+    """Decides what stays cached, finds it, and frees it when its memory is needed, its time is over, or its
+    namespace holds more than its share.
+
+    A block is idle when its pool counts no reference and a node has it. In groups without a window the blocks
+    of a node are always referenced together, so the first such group, the anchor, tells whether a node is
+    idle; it must be the last to be given back (`release_order`). Blocks of groups with a window are idle on
+    their own, as sequences move on from them: they are evicted by their own order of last use, and a hit needs
+    only those that its window still reaches.
+    """
+
+    def __init__(
+        self,
+        pools: list[BlockPool],
+        block_size: int,
+        windows: list[int],
+        policy: CachePolicy,
+        clock: Callable[[], float],
+    ) -> None:
+        capacity = sum(pool.count for pool in pools) if policy.enabled else 0
+        self._pools = pools
+        self._block_size = block_size
+        self._windows = windows
+        self._policy = policy
+        self._clock = clock
+        self._anchor = windows.index(0) if 0 in windows else NONE
+        self.release_order = sorted(range(len(pools)), key=lambda group: group == self._anchor)
+        self._idle = LinkedLists(capacity)
+        self._order = EvictionOrder(capacity, policy.protected_share)
+        self._window_idle = {group: LinkedLists(capacity, lists=1) for group, size in enumerate(windows) if size}
+        self._quota = policy.tenant_share * capacity
+        self.node_of = [array("i", [NONE]) * pool.count for pool in pools]
+        self.namespaces = Namespaces(self._idle)
+        self.index = PrefixIndex(capacity, block_size, len(pools), self.namespaces)
+        self.counters = CacheCounters()
+
+    def evictable(self, group: int) -> int:
+        """Blocks of a group that nobody references and that could be freed."""
+        idle = self._window_idle.get(group)
+        return len(self._order) if idle is None else idle.size(0)
+
+    def idle_nodes(self) -> list[int]:
+        """Nodes that no sequence uses, the first to be evicted first."""
+        return self._order.nodes()
+
+    def match(self, chain: HashChain, tokens: Int64) -> Match:
+        """The longest cached beginning of `tokens`, compared token by token. Changes nothing."""
+        namespace = self.namespaces.find(chain.key)
+        if namespace is None:
+            return Match([])
+        index, size = self.index, self._block_size
+        parent = namespace.root
+        nodes: list[int] = []
+        for position in range(len(tokens) // size):
+            node = index.find(chain.block(tokens, position))
+            if node == NONE or index.parent[node] != parent:
+                break
+            nodes.append(node)
+            parent = node
+        del nodes[index.confirmed(nodes, tokens) :]
+        parent = nodes[-1] if nodes else namespace.root
+        rest = tokens[len(nodes) * size : (len(nodes) + 1) * size]
+        tail = index.beginning(parent, int(rest[0])) if len(rest) else NONE
+        common = index.common(tail, rest) if tail != NONE else 0
+        match = Match(nodes, tail, common, len(nodes) * size + common)
+        if self._window_idle:
+            self._shorten(match)
+        return match
+
+    def _shorten(self, match: Match) -> None:
+        """Cut a match back until every block that its windows reach is still there."""
+        while match.tokens:
+            chain = [*match.nodes, match.tail] if match.tail_tokens else match.nodes
+            missing = max(
+                (
+                    position
+                    for group in self._window_idle
+                    for position in range(self.first_needed(group, match.tokens), len(chain))
+                    if self.index.blocks[group][chain[position]] == NONE
+                ),
+                default=NONE,
+            )
+            if missing == NONE:
+                return
+            del match.nodes[missing:]
+            match.tail, match.tail_tokens, match.tokens = NONE, 0, missing * self._block_size
+
+    def first_needed(self, group: int, computed: int) -> int:
+        """The first block of a group that a query after `computed` tokens sees: with a window, kv > q - W.
+
+        The last full block counts as needed however short the window is: chains continue from it.
+        """
+        window = self._windows[group]
+        if not window:
+            return 0
+        return max(0, min((computed - window + 1) // self._block_size, computed // self._block_size - 1))
+
+    def settle(self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes, held: list[int]) -> int:
+        """The node of a full block whose memory is `held`, one block a group, NONE where it was given back.
+
+        It may be an older node of the same tokens: then its blocks are to be used instead. NONE when the block
+        cannot be cached, because another has its digest or there is no room for a node.
+        """
+        index = self.index
+        own = self._own(held)
+        found = index.find(digest)
+        if found == NONE:
+            if own != NONE:
+                index.extend(own, tokens, digest)
+                return own
+            return self._insert(namespace, parent, tokens, digest, held)
+        if not index.holds(found, parent, tokens):
+            self.counters.collisions += 1
+            return NONE
+        if own != NONE:
+            self._disown(own)
+        for group, block in enumerate(held):
+            if block != NONE and index.blocks[group][found] == NONE:
+                self._bind(group, found, block)
+        return found
+
+    def settle_tail(self, namespace: Namespace, parent: int, tokens: Int64, held: list[int]) -> None:
+        """Make the beginning of a block that is not full yet known, unless an equal or longer one is."""
+        index = self.index
+        own = self._own(held)
+        if own != NONE:
+            if index.filled[own] < len(tokens):
+                index.extend(own, tokens, None)
+            return
+        rival = index.beginning(parent, int(tokens[0]))
+        if rival != NONE:
+            if index.common(rival, tokens) == len(tokens):
+                return
+            if index.filled[rival] < self._block_size and rival in self._order:
+                self._remove(rival, "replaced")
+        self._insert(namespace, parent, tokens, None, held)
+
+    def _own(self, held: list[int]) -> int:
+        """The node that the blocks already belong to."""
+        for group, block in enumerate(held):
+            if block != NONE and self.node_of[group][block] != NONE:
+                return self.node_of[group][block]
+        return NONE
+
+    def _insert(
+        self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes | None, held: list[int]
+    ) -> int:
+        if not self.index.room:
+            return NONE
+        node = self.index.insert(namespace, parent, tokens, digest)
+        for group, block in enumerate(held):
+            if block != NONE:
+                self._bind(group, node, block)
+        return node
+
+    def _bind(self, group: int, node: int, block: int) -> None:
+        self.index.blocks[group][node] = block
+        self.node_of[group][block] = node
+
+    def _unbind(self, group: int, node: int) -> int:
+        """Take a node's block of a group from it; returns the block, NONE if it had none."""
+        block = self.index.blocks[group][node]
+        if block != NONE:
+            self.index.blocks[group][node] = NONE
+            self.node_of[group][block] = NONE
+        return block
+
+    def _disown(self, node: int) -> None:
+        """Forget a node whose blocks a sequence keeps; idle ones of its windows become free."""
+        for group, pool in enumerate(self._pools):
+            block = self._unbind(group, node)
+            if block != NONE and not pool.references[block]:
+                self._window_idle[group].remove(node)
+                pool.give_back(block)
+        self.index.remove(node)
+
+    def retain(self, group: int, block: int) -> bool:
+        """Keep a block that lost its last reference, if it is cached."""
+        node = self.node_of[group][block]
+        if node == NONE:
+            return False
+        index = self.index
+        if group == self._anchor:
+            index.last_use[node] = self._clock()
+            demoted = self._order.add(node, index.hits[node] > 0)
+            if demoted != NONE:
+                index.hits[demoted] = 0
+            idle = index.namespace(node).idle
+            self._idle.append(idle, node)
+            if self._idle.size(idle) > self._quota:
+                self._remove(self._idle.first(idle), "quota")
+        elif group in self._window_idle:
+            if self._anchor == NONE:
+                index.last_use[node] = self._clock()
+            self._window_idle[group].append(0, node)
+        return True
+
+    def revive(self, group: int, block: int) -> None:
+        """A cached block without references gets one."""
+        node = self.node_of[group][block]
+        if group == self._anchor:
+            self._order.remove(node)
+            self._idle.remove(node)
+        elif group in self._window_idle:
+            self._window_idle[group].remove(node)
+
+    def evict(self, group: int) -> None:
+        """Free at least one block of a group; the caller has checked that one is evictable."""
+        idle = self._window_idle.get(group)
+        if idle is None:
+            self._remove(self._order.first(), "capacity")
+        else:
+            self._lose(group, idle.first(0), "capacity")
+
+    def expire(self) -> None:
+        """Free what nobody used for the time to live."""
+        limit = self._clock() - self._policy.ttl
+        last_use = self.index.last_use
+        for namespace in self.namespaces.all():
+            while (node := self._idle.first(namespace.idle)) != NONE and last_use[node] < limit:
+                self._remove(node, "expired")
+        if self._anchor == NONE:
+            for group, idle in self._window_idle.items():
+                while (node := idle.first(0)) != NONE and last_use[node] < limit:
+                    self._lose(group, node, "expired")
+
+    def _lose(self, group: int, node: int, cause: str) -> None:
+        """Free a node's idle block of a group with a window; without any block left, chains end before it."""
+        self._window_idle[group].remove(node)
+        self._pools[group].give_back(self._unbind(group, node))
+        self.counters.evictions[cause] += 1
+        index = self.index
+        while node >= 0 and not index.children[node] and all(column[node] == NONE for column in index.blocks):
+            parent = index.parent[node]
+            index.remove(node)
+            node = parent
+
+    def _remove(self, node: int, cause: str) -> None:
+        """Free all blocks of an idle node and forget it."""
+        index = self.index
+        if index.children[node]:
+            raise EngineError("A cached block would go before those that follow it.")
+        self._order.remove(node)
+        self._idle.remove(node)
+        for group, pool in enumerate(self._pools):
+            block = self._unbind(group, node)
+            if block != NONE:
+                if self._windows[group]:
+                    self._window_idle[group].remove(node)
+                pool.give_back(block)
+        index.remove(node)
+        self.counters.evictions[cause] += 1

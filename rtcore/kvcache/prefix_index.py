@@ -1,0 +1,137 @@
+"""PrefixIndex: which tokens each cached block holds, and how to find it."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from rtcore.executor.base import Int64
+from rtcore.kvcache.namespaces import Namespace, Namespaces
+
+NONE = -1
+_MAX_HITS = 255
+
+
+class PrefixIndex:
+    """Nodes in chains: a node is one block's worth of tokens after those of its parent.
+
+    A node with `block_size` tokens is full and found by the digest of its chain; one with fewer is the
+    beginning of a block and found by its parent and its first token, as full ones are too, the newest of them.
+    blocks[g][node] is its block of cache group g, NONE where that was given back. All columns are flat
+    arrays, so that a million nodes mean no million objects.
+    """
+
+    def __init__(self, capacity: int, block_size: int, groups: int, namespaces: Namespaces) -> None:
+        """capacity: nodes at most."""
+        self._unused: list[int] = []
+        self._fresh = 0
+        self._capacity = capacity
+        self._by_digest: dict[bytes, int] = {}
+        self._by_first: dict[int, int] = {}
+        self._digest: list[bytes | None] = []
+        self._first_key = array("q", [0]) * capacity
+        self._tokens = np.zeros((capacity, block_size), np.int32)
+        self._namespaces = namespaces
+        self.parent = array("i", [NONE]) * capacity
+        self._root = array("i", [NONE]) * capacity
+        self.filled = array("i", [0]) * capacity
+        self.children = array("i", [0]) * capacity
+        self.hits = bytearray(capacity)
+        self.last_use = array("d", [0.0]) * capacity
+        self.blocks = [array("i", [NONE]) * capacity for _ in range(groups)]
+
+    def __len__(self) -> int:
+        return self._fresh - len(self._unused)
+
+    @property
+    def room(self) -> bool:
+        """Whether another node can be inserted."""
+        return bool(self._unused) or self._fresh < self._capacity
+
+    def namespace(self, node: int) -> Namespace:
+        return self._namespaces.of(self._root[node])
+
+    def find(self, digest: bytes) -> int:
+        """The full node of a digest, NONE if there is none. Its tokens may differ: see `holds`."""
+        return self._by_digest.get(digest, NONE)
+
+    def holds(self, node: int, parent: int, tokens: Int64) -> bool:
+        """Whether a node follows `parent` and begins with `tokens`."""
+        return self.parent[node] == parent and self.common(node, tokens) == len(tokens)
+
+    def common(self, node: int, tokens: Int64) -> int:
+        """How many of `tokens` the node begins with."""
+        width = min(self.filled[node], len(tokens))
+        differ = np.flatnonzero(self._tokens[node, :width] != tokens[:width])
+        return int(differ[0]) if len(differ) else width
+
+    def confirmed(self, nodes: list[int], tokens: Int64) -> int:
+        """How many of the full `nodes`, from the first on, hold `tokens` block by block."""
+        if not nodes:
+            return 0
+        found = self._tokens[nodes]
+        wrong = np.flatnonzero((found != tokens[: found.size].reshape(found.shape)).any(axis=1))
+        return int(wrong[0]) if len(wrong) else len(nodes)
+
+    def beginning(self, parent: int, first: int) -> int:
+        """The newest node that follows `parent` and begins with token `first`, NONE if there is none."""
+        return self._by_first.get(_first_key(parent, first), NONE)
+
+    def insert(self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes | None) -> int:
+        """A new node without blocks; it is full exactly if there is a digest. The caller has checked `room`."""
+        node = self._unused.pop() if self._unused else self._fresh
+        if node == self._fresh:
+            self._fresh += 1
+            self._digest.append(None)
+        self.parent[node] = parent
+        self._root[node] = namespace.root
+        self.children[node] = self.hits[node] = 0
+        if parent >= 0:
+            self.children[parent] += 1
+        namespace.users += 1
+        self._tokens[node, : len(tokens)] = tokens
+        self.filled[node] = len(tokens)
+        self._digest[node] = digest
+        if digest is not None:
+            self._by_digest[digest] = node
+        key = self._first_key[node] = _first_key(parent, tokens.item(0))
+        self._by_first[key] = node
+        return node
+
+    def extend(self, node: int, tokens: Int64, digest: bytes | None) -> None:
+        """Have a node hold `tokens`, which begin with those that it holds; with a digest it becomes full."""
+        self._tokens[node, : len(tokens)] = tokens
+        self.filled[node] = len(tokens)
+        self._digest[node] = digest
+        if digest is not None:
+            self._by_digest[digest] = node
+
+    def hit(self, node: int) -> None:
+        if self.hits[node] < _MAX_HITS:
+            self.hits[node] += 1
+
+    def remove(self, node: int) -> None:
+        """Forget a node without children; its parent has one child less."""
+        digest = self._digest[node]
+        if digest is not None:
+            del self._by_digest[digest]
+            self._digest[node] = None
+        parent = self.parent[node]
+        key = self._first_key[node]
+        if self._by_first.get(key) == node:
+            del self._by_first[key]
+        if parent >= 0:
+            self.children[parent] -= 1
+        self._namespaces.leave(self.namespace(node))
+        self.filled[node] = 0
+        self.parent[node] = self._root[node] = NONE
+        self._unused.append(node)
+
+    def nodes(self) -> list[int]:
+        """All nodes."""
+        return [node for node in range(self._fresh) if self.filled[node]]
+
+
+def _first_key(parent: int, first: int) -> int:
+    return (parent << 32) | first

@@ -1,0 +1,249 @@
+"""LaneScheduler: what runs in each step, from two lanes of requests over one paged cache."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+
+from rtcore.config import EngineConfig
+from rtcore.kvcache.block_manager import BlockManager
+from rtcore.request import EngineRequest
+from rtcore.scheduler.active import ActiveSet
+from rtcore.scheduler.base import ScheduledStep, Work
+from rtcore.scheduler.budget import StepBudget
+from rtcore.scheduler.cost_model import CostModel, attended
+from rtcore.scheduler.deadlines import Deadlines
+from rtcore.scheduler.lanes import Lane
+from rtcore.scheduler.load import Load, LoadMonitor
+from rtcore.scheduler.plan import StepPlan
+from rtcore.scheduler.starting import Starter
+from rtcore.scheduler.swapping import Swapping
+from rtcore.sequence import Sequence, held
+from rtcore.stats import LoadStats
+
+_SMALLEST_SHARE = 0.1
+
+
+class LaneScheduler:
+    """Each step decodes every running sequence, then fills the budget of time and tokens with prefill chunks.
+
+    The short lane fills first and leaves the long lane its share of the time. A sequence starts when all of its
+    tokens fit into blocks that nobody uses or was promised, with one block to spare for each running sequence,
+    and takes them chunk by chunk. Within a lane WaitingQueue says who is next, and nobody overtakes the one
+    that does not fit. When decoding runs out of blocks, the least important and latest sequence stops: its
+    blocks stay cached as long as nobody needs them, or are copied to host memory where that is cheaper than
+    computing them anew.
+    """
+
+    def __init__(
+        self,
+        blocks: BlockManager,
+        config: EngineConfig,
+        *,
+        block_bytes: list[int] | None = None,
+        model: CostModel | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """block_bytes: of one block of each group, for swapping; without it nothing is swapped."""
+        self._blocks = blocks
+        self._config = config
+        self._clock = clock
+        self._target = config.target_step_ms / 1000
+        self._delay = config.max_batch_delay_ms / 1000
+        self._largest_chunk = config.max_prefill_chunk or config.max_step_tokens
+        self.model = model or CostModel()
+        self.monitor = LoadMonitor(config)
+        swap_bytes = config.swap_bytes if block_bytes else 0
+        self.swapping = Swapping(self.model, blocks, block_bytes or [0] * len(blocks.num_blocks), swap_bytes)
+        self._active = ActiveSet(blocks, config, self.swapping, self.monitor)
+        self._short, self._long = self._active.lanes
+        self._deadlines = Deadlines()
+        self._starter = Starter(self._active, blocks, self._deadlines, config)
+        self._decode_load = (0, 0)
+
+    @property
+    def waiting(self) -> int:
+        return self._active.waiting
+
+    @property
+    def running(self) -> int:
+        return len(self._active.running)
+
+    def sequences(self) -> Iterator[Sequence]:
+        yield from self._active.sequences()
+
+    def load(self) -> Load:
+        """What there is to do, for estimates."""
+        pending = sum(sequence.pending for sequence in self._active.running if sequence.pending > 1)
+        decode = self.model.predict(*self._decode_load) if self._decode_load[0] else 0.0
+        return Load(
+            waiting=self.waiting,
+            waiting_tokens=self._active.waiting_tokens,
+            running=self.running,
+            queued_seconds=self.model.per_token * (self._active.waiting_tokens + pending),
+            share=max(_SMALLEST_SHARE, 1 - decode / self._target),
+            step_seconds=max(decode, self.model.base),
+        )
+
+    def load_stats(self) -> LoadStats:
+        load = self.load()
+        return LoadStats(
+            state=self.monitor.update(load).value,
+            waiting_tokens=load.waiting_tokens,
+            waiting_long=sum(sequence.long for sequence in self.sequences()) - len(self._long.running),
+            running_long=len(self._long.running),
+            estimated_wait=self.monitor.wait(load),
+            step_base=self.model.base,
+            step_per_token=self.model.per_token,
+            step_per_attended=self.model.per_attended,
+        )
+
+    def admit(self, request: EngineRequest) -> None:
+        """Raise Overloaded or DeadlineUnreachable if a request should not be taken now."""
+        self.monitor.admit(request, self.load(), self.model.prefill(len(request.prompt_ids)))
+
+    def add(self, sequence: Sequence) -> None:
+        expected = self.monitor.expected_tokens(sequence.request)
+        sequence.long = sequence.length + expected >= self._config.long_tokens
+        self._active.enter(sequence)
+        self._deadlines.add(sequence)
+
+    def expired(self) -> list[Sequence]:
+        """Sequences whose deadline has passed; the caller removes them."""
+        return self._deadlines.expired(self._clock())
+
+    def schedule(self) -> ScheduledStep:
+        now = self._clock()
+        step = ScheduledStep()
+        if self._waits_for_more(now):
+            return step
+        decodes, prefilling = self._decode(step)
+        self._decode_load = (len(decodes), step.attended)
+        plan = StepPlan(step, self._new_budget(len(decodes), step.attended), now)
+        self._prefill(plan, prefilling)
+        step.works = decodes
+        step.works += [work for work in plan.chunks if work.tokens == 1]
+        step.works += [work for work in plan.chunks if work.tokens > 1]
+        if not step.works and len(self._active.running) > 1:
+            self._active.preempt(self._active.least_important(), step)
+        step.copies = self._blocks.take_copies()
+        return step
+
+    def _waits_for_more(self, now: float) -> bool:
+        """Whether to hold an idle engine's first step back for more requests."""
+        if not self._delay or self._active.running or self.waiting >= self._config.max_sequences:
+            return False
+        if self._active.waiting_tokens >= self._config.max_step_tokens:
+            return False
+        since = [oldest for lane in (self._short, self._long) if (oldest := lane.waiting.oldest()) is not None]
+        return bool(since) and now - min(since) < self._delay
+
+    def _new_budget(self, rows: int, attended: int) -> StepBudget:
+        return StepBudget(
+            self.model,
+            tokens=self._config.max_step_tokens,
+            largest_chunk=self._largest_chunk,
+            target=self._target,
+            decode_rows=rows,
+            decode_attended=attended,
+        )
+
+    def _decode(self, step: ScheduledStep) -> tuple[list[Work], list[Sequence]]:
+        """A slot for the newest token of every running sequence, others preempted if need be.
+
+        Returns the works, and the running sequences that still have a prompt to compute.
+        """
+        works: list[Work] = []
+        prefilling: list[Sequence] = []
+        growing: list[Sequence] = []
+        attended = 0
+        for sequence in self._active.running:
+            length = sequence.length
+            if length - sequence.computed != 1:
+                prefilling.append(sequence)
+                continue
+            blocks = held(sequence)
+            works.append(Work(sequence, 1, blocks.length, True))
+            attended += length
+            if length <= blocks.writable:
+                blocks.length = length
+            else:
+                growing.append(sequence)
+        step.attended = attended
+        if growing:
+            while growing and min(self._blocks.free_blocks) < len(growing):
+                victim = self._active.least_important()
+                self._active.preempt(victim, step)
+                works = [work for work in works if work.sequence is not victim]
+                growing = [sequence for sequence in growing if sequence is not victim]
+                prefilling = [sequence for sequence in prefilling if sequence is not victim]
+            for sequence in growing:
+                self._blocks.append(held(sequence), sequence.length, sequence.computed)
+            if step.preempted:
+                step.attended = sum(work.sequence.length for work in works)
+        return works, prefilling
+
+    def _prefill(self, plan: StepPlan, prefilling: list[Sequence]) -> None:
+        """Share what the decode rows left of the step among the lanes.
+
+        As long as sequences of the short lane decode, prompts of the long lane get their share of the target
+        and no more: they would fill every step to the target, for as long as a long prompt takes.
+        """
+        short = [sequence for sequence in prefilling if not sequence.long]
+        long = [sequence for sequence in prefilling if sequence.long]
+        budget = plan.budget
+        if not (long or len(self._long.waiting)):
+            self._fill(plan, self._short, short, budget.seconds)
+            return
+        most = self._target * self._long.share if len(self._short.running) > len(short) else math.inf
+        self._fill(plan, self._short, short, budget.seconds * self._short.share)
+        self._fill(plan, self._long, long, min(most, budget.seconds))
+        self._fill(plan, self._short, short, budget.seconds)
+
+    def _fill(self, plan: StepPlan, lane: Lane, prefilling: list[Sequence], seconds: float) -> None:
+        """Chunks for a lane's sequences, the running ones first, and starts of waiting ones."""
+        for running in prefilling:
+            if running not in plan.chunked:
+                tokens = self._fitting(running, plan.chunk(running, running.computed, seconds))
+                if tokens:
+                    seconds -= plan.add(self._blocks, running, tokens, started=False)
+        if not plan.step.preempted:
+            self._starter.start(plan, lane, seconds)
+
+    def _fitting(self, sequence: Sequence, tokens: int) -> int:
+        """As many of `tokens` as the available blocks hold."""
+        blocks = held(sequence)
+        if not tokens or self._blocks.can_append(blocks, sequence.computed + tokens):
+            return tokens
+        room = (blocks.count + min(self._blocks.free_blocks)) * self._blocks.block_size - sequence.computed
+        room = min(tokens, room)
+        return room if room > 0 and self._blocks.can_append(blocks, sequence.computed + room) else 0
+
+    def observe(self, works: list[Work], seconds: float) -> None:
+        """Learn from works that ran together, before they are committed."""
+        tokens, context = 0, 0.0
+        for work in works:
+            tokens += work.tokens
+            begin = work.sequence.computed
+            context += attended(begin, work.tokens) if work.tokens > 1 else begin + 1
+        self.model.observe(tokens, context, seconds)
+
+    def commit(self, works: list[Work]) -> None:
+        self._active.commit(works)
+
+    def rollback(self, works: list[Work]) -> None:
+        self._active.rollback(works)
+
+    def restart(self, sequence: Sequence) -> None:
+        self._active.restart(sequence)
+
+    def distrust(self, sequence: Sequence) -> None:
+        self._active.distrust(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        self._active.remove(sequence, self._clock())
+        self._deadlines.discard(sequence)
+
+    def check_invariants(self) -> None:
+        self._active.check_invariants()

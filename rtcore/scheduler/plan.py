@@ -1,0 +1,42 @@
+"""StepPlan: a step while it is being filled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rtcore.kvcache.block_manager import BlockManager
+from rtcore.scheduler.base import ScheduledStep, Work
+from rtcore.scheduler.budget import StepBudget
+from rtcore.sequence import Sequence, held
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """The prefill chunks of a step, and what is left of its time and tokens.
+
+    chunked: sequences that have their chunk. served: whether the short and the long lane have had any. promised:
+    blocks of each group that running sequences still need for the prompts they have started; empty until asked.
+    """
+
+    step: ScheduledStep
+    budget: StepBudget
+    now: float
+    chunks: list[Work] = field(default_factory=list)
+    chunked: set[Sequence] = field(default_factory=set)
+    served: set[bool] = field(default_factory=set)
+    promised: list[int] = field(default_factory=list)
+
+    def chunk(self, sequence: Sequence, begin: int, seconds: float) -> int:
+        """Tokens that a sequence may compute after `begin` others, with `seconds` for its lane."""
+        owed = sequence.long not in self.served
+        return self.budget.chunk(begin, sequence.length - begin, seconds, owed)
+
+    def add(self, blocks: BlockManager, sequence: Sequence, tokens: int, started: bool) -> float:
+        """Reserve a chunk of a running sequence; returns its seconds. started: in this step."""
+        own = held(sequence)
+        reserved = -1 if started else own.length
+        self.chunks.append(Work(sequence, tokens, reserved, tokens == sequence.pending))
+        self.chunked.add(sequence)
+        self.served.add(sequence.long)
+        blocks.append(own, sequence.computed + tokens, sequence.computed)
+        return self.budget.spend(sequence.computed, tokens)
