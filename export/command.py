@@ -89,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     from export.pipeline import ExportOptions, export_bundle
     from export.progress import Reporter
     from export.staging import size_text
+    from export.termination import clean_termination
 
     options = ExportOptions(
         source=arguments.source,
@@ -106,7 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
         default_precision=arguments.default_precision,
         replace=arguments.force,
     )
-    manifest = export_bundle(options, Reporter())
+    with clean_termination():
+        manifest = export_bundle(options, Reporter())
     size = size_text(sum(entry.size for entry in manifest.files))
     what = "skeleton" if manifest.skeleton else "bundle"
     precisions = ", ".join(variant.precision for variant in manifest.variants)

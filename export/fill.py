@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from export.pipeline import tool_versions
 from export.progress import Reporter
 from export.skeleton import CONSTANTS_FILE, SKELETON_FILE, Skeleton, plan_of, read_skeleton
 from export.staging import size_text
+from export.termination import clean_termination
 from export.writer import BundleWriter
 from ops.errors import CheckpointError, ConfigError, MissingExtra
 from rtcore.bundle import Bundle
@@ -50,7 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fill and say what was made."""
-    manifest = fill(arguments.bundle, arguments.weights, arguments.output, Reporter())
+    with clean_termination():
+        manifest = fill(arguments.bundle, arguments.weights, arguments.output, Reporter())
     size = size_text(sum(entry.size for entry in manifest.files))
     target = arguments.output or arguments.bundle
     print(f"{target}: bundle of {manifest.name} ({manifest.family}), {size}, {manifest.version}")
@@ -72,10 +75,10 @@ def fill(folder: Path, weights: str, output: Path | None, report: Reporter) -> M
                 param="BUNDLE",
             )
         skeleton, constants = read_skeleton(bundle.path)
-        checkpoint = _open(weights, skeleton)
-        tensor = checked_reader(checkpoint.tensor, checkpoint.names(), skeleton.parameters, skeleton.aliases)
-        shards = plan_of(bundle.path, skeleton, constants, tensor)
-        with BundleWriter(output or folder, replace=output is None) as writer:
+        writing = BundleWriter(output or folder, replace=output is None)
+        with writing as writer, closing(_open(weights, skeleton)) as checkpoint:
+            tensor = checked_reader(checkpoint.tensor, checkpoint.names(), skeleton.parameters, skeleton.aliases)
+            shards = plan_of(bundle.path, skeleton, constants, tensor)
             total = sum(shard.size for shard in shards)
             with report.writing("Writing weights", total) as progress:
                 writer.write_weights(progress, shards)

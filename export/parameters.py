@@ -12,6 +12,9 @@ from export.sources import source_of
 from export.tensors import RowSource
 from ops.errors import CheckpointError
 
+#: What checkpoints call a parameter that transformers has renamed since: GPT-NeoX's head.
+FORMER_NAMES = {"lm_head.weight": "embed_out.weight"}
+
 #: Opens a checkpoint tensor by name; raises CheckpointError when there is none.
 TensorReader = Callable[[str], RowSource]
 
@@ -52,12 +55,14 @@ def checked_reader(
 
     names: the tensors that the checkpoint has. Of tied parameters it may hold any one (`aliases`), and a
     checkpoint of the bare model leaves the base model's prefix out ("wte.weight" for "transformer.wte.weight").
+    Some names are older than transformers' present ones (`FORMER_NAMES`).
     """
     present = set(names)
 
     def read(name: str) -> RowSource:
         tied = aliases.get(name, (name,))
-        spellings = (*tied, *(spelling.partition(".")[2] for spelling in tied))
+        former = (FORMER_NAMES[spelling] for spelling in tied if spelling in FORMER_NAMES)
+        spellings = (*tied, *(spelling.partition(".")[2] for spelling in tied), *former)
         found = tensor(next((spelling for spelling in spellings if spelling in present), name))
         if tuple(found.shape) != shapes[name]:
             raise _mismatch(name, tuple(found.shape), shapes[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -94,8 +95,10 @@ class ExportOptions:
 def export_bundle(options: ExportOptions, report: Reporter) -> Manifest:
     """Write the bundle. Raises CheckpointError, UnsupportedModel, ConfigError or OutOfDisk, leaving nothing."""
     recipes = options.recipes()
-    with BundleWriter(options.output, options.replace) as writer:
+    with BundleWriter(options.output, options.replace) as writer, ExitStack() as opened:
         checkpoint, config, folder = _open(options)
+        if checkpoint is not None:
+            opened.callback(checkpoint.close)
         family = family_of(config)
         check_task(config, folder)
         report.stage(f"Capturing {config['model_type']} from {options.source}")

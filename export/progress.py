@@ -18,9 +18,9 @@ LINE_SECONDS = 10.0
 class Reporter:
     """Writes stages and the progress of bytes to standard error."""
 
-    def __init__(self, stream: TextIO = sys.stderr) -> None:
-        self._stream = stream
-        self._bars = stream.isatty() and find_spec("rich") is not None
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._bars = self._stream.isatty() and find_spec("rich") is not None
 
     def stage(self, text: str) -> None:
         """One line: what is done next."""

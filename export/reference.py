@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from export.capture import CapturedModel
 from export.capture import buffers as rebuilt_buffers
@@ -55,11 +55,13 @@ class Reference:
             return self.logits(tokens, positions)
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
-        """The `count` tokens that greedy decoding gives."""
-        sequence = list(tokens)
-        for _ in range(count):
-            sequence.append(int(self.logits(sequence, [len(sequence) - 1])[0].argmax()))
-        return sequence[len(tokens) :]
+        """The `count` tokens that greedy decoding gives, whatever they are: no token ends it."""
+        if count < 1:
+            return []
+        self._model.generation_config = GenerationConfig(do_sample=False, max_new_tokens=count, pad_token_id=0)
+        prompt = torch.tensor([list(tokens)])
+        found: list[int] = self._model.generate(prompt, attention_mask=torch.ones_like(prompt))[0].tolist()
+        return found[len(tokens) :]
 
     def to_float64(self) -> None:
         """Compute in float64 from now on."""

@@ -57,10 +57,10 @@ def _tokenizer(path: Path) -> Tokenizer | None:
 
 
 def _ids(first: dict[str, Any], second: dict[str, Any], key: str) -> list[int]:
-    """The ids under `key`, one or a list, of the first of two that has it."""
+    """The ids under `key`, one or a list, of the first of two that has it; -1 and its like stand for none."""
     value = first[key] if first.get(key) is not None else second.get(key)
     values = value if isinstance(value, list) else [value]
-    return [number for number in values if isinstance(number, int) and not isinstance(number, bool)]
+    return [number for number in values if isinstance(number, int) and not isinstance(number, bool) and number >= 0]
 
 
 def _first(numbers: Iterable[int], otherwise: int | None) -> int | None:

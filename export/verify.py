@@ -85,7 +85,7 @@ def _record(
         other = {name: reference.rounded_logits(tokens, positions[name]) for name, tokens in prompts.items()}
     else:
         for name, tokens in prompts.items():
-            greedy[name] = reference.greedy(tokens, max(0, min(GREEDY, context_length - len(tokens))))
+            greedy[name] = reference.greedy(tokens, min(GREEDY, context_length - len(tokens)))
         reference.to_float64()
         other = {name: reference.logits(tokens, positions[name]) for name, tokens in prompts.items()}
     measured = max(float(np.abs(logits[name] - other[name]).max()) for name in prompts)

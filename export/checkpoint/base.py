@@ -37,3 +37,7 @@ class Checkpoint(ABC):
     @abstractmethod
     def sha256(self) -> str:
         """Hex digest over the weight files."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back open files; tensors cannot be read afterwards. Safe to call twice."""

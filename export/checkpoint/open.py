@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ def open_checkpoint(source: Path) -> Checkpoint:
 def open_config(source: Path) -> tuple[dict[str, Any], Path | None]:
     """Config of a source whose weights are not needed, and the folder that may hold its tokenizer."""
     if is_gguf(source):
-        checkpoint = open_checkpoint(source)
-        return checkpoint.config, None
+        with closing(open_checkpoint(source)) as checkpoint:
+            return checkpoint.config, None
     folder = _folder(source)
     return read_config(folder), folder
 

@@ -66,6 +66,9 @@ class RandomCheckpoint(Checkpoint):
         text = repr((self.seed, self.std, sorted((name, tuple(shape)) for name, shape in self.shapes.items())))
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 class RandomTensor(RowSource):
     """mean + std * normal; constant where std is 0."""

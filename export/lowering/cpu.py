@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from export.capture.captured import CapturedModel
+from export.capture.captured import CapturedModel, is_head
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.lowering.base import IntegerWeight, LoweredModel, Lowering
 from export.lowering.weights import WeightStore
@@ -84,8 +84,7 @@ class _StepWriter:
         x, weight = node.inputs[:2]
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         name = str(weight.name)
-        head = node.outputs[0].is_graph_output() or _leads_to_logits(node)
-        role: Role = "head" if head else "linear"
+        role: Role = "head" if is_head(node) else "linear"
         form = self._form(name, role)
         if bias is not None:
             self.linear_bytes += self._plain_bytes(str(bias.name))
@@ -158,20 +157,6 @@ class _StepWriter:
         name = source.name
         ir.convenience.replace_nodes_and_values(self.graph, old, [old], [new], [source], [output])
         output.name = name
-
-
-def _leads_to_logits(node: ir.Node) -> bool:
-    """Whether a linear is the head: from it on, only element-wise nodes come before the first graph output."""
-    value = node.outputs[0]
-    while not value.is_graph_output():
-        readers = {use.node for use in value.uses()}
-        following = {reader.outputs[0] for reader in readers if len(reader.outputs) == 1 and not reader.domain}
-        if not following or any(reader.op_type in ("Gemm", "Gather", "MatMul") for reader in readers):
-            return False
-        if len(following) != 1:
-            return False
-        value = following.pop()
-    return bool(value.name == "logits")
 
 
 def _type_caches(captured: CapturedModel, graph: ir.Graph, recipe: Recipe) -> None:

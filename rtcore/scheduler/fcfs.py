@@ -57,8 +57,7 @@ class FcfsScheduler:
         for sequence in self._running:
             if budget > 0 and sequence.pending > 1:
                 budget -= self._add_chunk(chunks, sequence, budget, sequence.reserved)
-        if not step.preempted:
-            self._admit(chunks, budget)
+        self._admit(chunks, budget)
         step.works = decodes
         step.works += [work for work in chunks if work.tokens == 1]
         step.works += [work for work in chunks if work.tokens > 1]

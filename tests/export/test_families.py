@@ -21,7 +21,7 @@ from models.registry import FAMILIES
 from ops.schema import DOMAIN
 from tests.export.cases import case
 from tests.export.paged_run import PagedRun, two_sequences
-from tests.export.tiny_families import CONFIGS, VOCABULARY
+from tests.export.tiny_families import CONFIGS, VARIANTS, VOCABULARY
 
 pytestmark = pytest.mark.export
 
@@ -51,7 +51,9 @@ def test_every_family_has_a_tiny_model() -> None:
     assert {model_type for family in FAMILIES for model_type in family.model_types} == tested
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in VARIANTS else ()) for name in CONFIGS]
+)
 def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
     assert float(reference(name, FIRST).std()) > 0.1, "the reference's logits are too flat to tell anything"
     assert deviation(name, tmp_path) < TOLERANCE

@@ -110,6 +110,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     ),
 }
 
+#: Further forms of families that the other entries cover.
+VARIANTS = ("llama_biases_wide_heads_llama3_rope", "gpt_neox_sequential")
+
 
 def random_model(config: dict[str, Any], seed: int = 3) -> PreTrainedModel:
     """The model in eager mode; matrices keep the size of what they multiply, norms and biases are not neutral,
@@ -150,3 +153,6 @@ class ModelCheckpoint(Checkpoint):
 
     def sha256(self) -> str:
         return ""
+
+    def close(self) -> None:
+        self.state = {}

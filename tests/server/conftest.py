@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from rtcore.bundle import Bundle
@@ -98,6 +99,13 @@ async def start_server(
         await engine.close()
         await runner.cleanup()
         service.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(fake_bundle: Path) -> AsyncIterator[Running]:
+    """One server with default settings for all tests of a module that run in the module's loop."""
+    async with start_server(fake_bundle) as server:
+        yield server
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 from tests.server.conftest import Running, Serve
 
+in_module_loop = pytest.mark.asyncio(loop_scope="module")
 JSON = {"Content-Type": "application/json"}
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
@@ -45,39 +46,39 @@ async def alive(running: Running) -> None:
     assert running.engine.in_flight == 0
 
 
-async def test_paths_and_methods(serve: Serve) -> None:
-    async with serve() as running:
-        async with running.http.get("/v1/embeddings") as response:
-            assert response.status == 404
-            assert "/v1/embeddings" in error_of(await response.json(), "not_found")
-        for method, path, allowed in (
-            ("GET", "/v1/completions", "POST"),
-            ("DELETE", "/v1/models", "GET"),
-            ("PUT", "/v1/chat/completions", "POST"),
-            ("POST", "/health", "GET"),
-        ):
-            async with running.http.request(method, path) as response:
-                assert response.status == 405
-                assert allowed in response.headers["Allow"]
-                error_of(await response.json(), "method_not_allowed")
-        async with running.http.get("/" + "x" * 5000) as response:
-            assert response.status == 404
-            assert len(await response.text()) < 1000
-        await alive(running)
+@in_module_loop
+async def test_paths_and_methods(running: Running) -> None:
+    async with running.http.get("/v1/embeddings") as response:
+        assert response.status == 404
+        assert "/v1/embeddings" in error_of(await response.json(), "not_found")
+    for method, path, allowed in (
+        ("GET", "/v1/completions", "POST"),
+        ("DELETE", "/v1/models", "GET"),
+        ("PUT", "/v1/chat/completions", "POST"),
+        ("POST", "/health", "GET"),
+    ):
+        async with running.http.request(method, path) as response:
+            assert response.status == 405
+            assert allowed in response.headers["Allow"]
+            error_of(await response.json(), "method_not_allowed")
+    async with running.http.get("/" + "x" * 5000) as response:
+        assert response.status == 404
+        assert len(await response.text()) < 1000
+    await alive(running)
 
 
+@in_module_loop
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "application/xml", "application/json2", ""]
 )
-async def test_other_media_types(serve: Serve, kind: str) -> None:
-    async with serve() as running:
-        async with running.http.post("/v1/completions", data=b"{}", headers={"Content-Type": kind}) as response:
-            assert response.status == 415
-            assert "application/json" in error_of(await response.json(), "unsupported_media_type")
-        headers = {"Content-Type": "application/json; charset=utf-8"}
-        data = json.dumps({"prompt": "x", "max_tokens": 1})
-        async with running.http.post("/v1/completions", data=data, headers=headers) as response:
-            assert response.status == 200
+async def test_other_media_types(running: Running, kind: str) -> None:
+    async with running.http.post("/v1/completions", data=b"{}", headers={"Content-Type": kind}) as response:
+        assert response.status == 415
+        assert "application/json" in error_of(await response.json(), "unsupported_media_type")
+    headers = {"Content-Type": "application/json; charset=utf-8"}
+    data = json.dumps({"prompt": "x", "max_tokens": 1})
+    async with running.http.post("/v1/completions", data=data, headers=headers) as response:
+        assert response.status == 200
 
 
 async def test_bodies_that_are_too_large(serve: Serve) -> None:
@@ -120,12 +121,13 @@ async def test_a_body_that_never_ends_is_given_up(serve: Serve) -> None:
 async def test_many_slow_bodies_do_not_hold_up_others(serve: Serve) -> None:
     async with serve(body_timeout=2) as running:
         slow = [asyncio.create_task(raw(running, POST + b"Content-Length: 100\r\n\r\n")) for _ in range(100)]
-        async with asyncio.timeout(1.5):
-            await alive(running)
+        await alive(running)
+        assert not any(task.done() for task in slow)
         answers = await asyncio.gather(*slow)
         assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
 
 
+@in_module_loop
 @pytest.mark.parametrize(
     "data",
     [
@@ -142,29 +144,29 @@ async def test_many_slow_bodies_do_not_hold_up_others(serve: Serve) -> None:
         bytes(range(256)) * 20,
     ],
 )
-async def test_what_is_not_http(serve: Serve, data: bytes) -> None:
-    async with serve() as running:
-        answer = await raw(running, data, timeout=0.5)
-        assert answer == b"" or answer.split(b" ")[1][:1] == b"4", answer[:200]
-        assert b"Traceback" not in answer
-        await alive(running)
+async def test_what_is_not_http(running: Running, data: bytes) -> None:
+    answer = await raw(running, data, timeout=0.5)
+    assert answer == b"" or answer.split(b" ")[1][:1] == b"4", answer[:200]
+    assert b"Traceback" not in answer
+    await alive(running)
 
 
-async def test_large_prompts_do_not_hold_up_others(serve: Serve) -> None:
+@in_module_loop
+async def test_large_prompts_do_not_hold_up_others(running: Running) -> None:
     """Tokenising megabytes takes a while; the event loop goes on meanwhile."""
-    async with serve() as running:
-        text = "The quick brown fox jumps over the lazy dog. " * 10_000
-        large = [asyncio.create_task(running.complete(text)) for _ in range(3)]
-        longest = 0.0
-        loop = asyncio.get_running_loop()
-        while not all(task.done() for task in large):
-            before = loop.time()
-            await asyncio.sleep(0.005)
-            longest = max(longest, loop.time() - before)
-        for task in large:
-            status, body = await task
-            assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
-        assert longest < 0.5
+    text = "The quick brown fox jumps over the lazy dog. " * 10_000
+    large = [asyncio.create_task(running.complete(text)) for _ in range(3)]
+    longest = 0.0
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while not all(task.done() for task in large):
+        before = loop.time()
+        await asyncio.sleep(0.005)
+        longest = max(longest, loop.time() - before)
+    for task in large:
+        status, body = await task
+        assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+    assert longest < (loop.time() - began) / 4
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: x\r\nX-"])

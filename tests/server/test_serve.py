@@ -209,25 +209,3 @@ def test_a_folder_with_strange_packages_is_not_imported(fake_bundle: Path, tmp_p
             assert response.status == 200
         process.popen.send_signal(signal.SIGTERM)
         assert process.end()[0] == 0
-
-
-def test_serving_imports_nothing_heavy(fake_bundle: Path) -> None:
-    code = (
-        "import sys, server.runner, server.commands.serve, rtcore.process.worker, rtcore.process.loop;"
-        "heavy = {'torch', 'transformers', 'triton', 'onnx', 'onnxscript', 'onnx_ir', 'export', 'models',"
-        " 'onnxruntime'};"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_the_environment_is_read_in_one_place() -> None:
-    reading = re.compile(r"os\.environ|os\.getenv|getenv\(")
-    readers = [
-        str(path.relative_to(ROOT))
-        for folder in ("rtcore", "server", "ops")
-        for path in (ROOT / folder).rglob("*.py")
-        if reading.search(path.read_text())
-    ]
-    assert readers == ["server/config.py"]

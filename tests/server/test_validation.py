@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from rtcore.decoding.params import MAX_SEQUENCES, MAX_STOP_BYTES, MAX_STOP_STRINGS
 from server.protocol.chat import CHAT_NEUTRAL, MESSAGE_NEUTRAL, ChatMessage, ChatRequest
 from server.protocol.completions import COMPLETION_NEUTRAL, CompletionRequest
 from tests.rtcore.process import fakes
-from tests.server.conftest import Running, start_server
+from tests.server.conftest import Running
 from tests.server.fake_bundle import NAME
 
 in_module_loop = pytest.mark.asyncio(loop_scope="module")
@@ -65,12 +62,6 @@ WRONG: dict[str, dict[str, list[Any]]] = {
 NEUTRAL = {CHAT: CHAT_NEUTRAL, TEXT: COMPLETION_NEUTRAL}
 NOT_NEUTRAL = ["x-never-neutral", 0.25, [{"type": "function"}], {"type": "json_object"}, {"50": 1}]
 KINDS = {CHAT: ChatRequest, TEXT: CompletionRequest}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(fake_bundle: Path) -> AsyncIterator[Running]:
-    async with start_server(fake_bundle) as server:
-        yield server
 
 
 def cases() -> list[Any]:

@@ -52,7 +52,7 @@ def expected(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -
     [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 0, 1.0), (1.0, 7, 1.0), (1.0, 0, 0.8), (0.7, 12, 0.9), (1.3, 1, 1.0)],
 )
 def test_draws_follow_the_distribution(temperature: float, top_k: int, top_p: float) -> None:
-    draws = 20_000
+    draws = 8_000
     logits = np.random.default_rng(5).standard_normal(40).astype(np.float32) * 2
     params = rows(draws, temperature=temperature, top_k=top_k, top_p=top_p)
     ids, valid = Sampler().sample(np.broadcast_to(logits, (draws, 40)), params)
