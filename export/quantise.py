@@ -89,8 +89,10 @@ class QuantisedWeight(StoredTensor):
             finite = np.isfinite(highest - lowest).all()
         if not finite:
             raise self._unusable()
-        return self._between(grouped, lowest, highest) if self.form.minima else self._around_zero(
-            grouped, lowest, highest
+        return (
+            self._between(grouped, lowest, highest)
+            if self.form.minima
+            else self._around_zero(grouped, lowest, highest)
         )
 
     def _around_zero(self, grouped: Float32, lowest: Float32, highest: Float32) -> Codes:

@@ -15,7 +15,7 @@ using simd::I;
 constexpr int kTileVectors = kTile / kWidth;
 // Rows whose sums fit the registers beside a block of codes.
 constexpr int kRowsAtOnce = kWidth == 16 ? 8 : 4;
-// How far ahead of its products one row asks for weights: memory, not arithmetic, is what it waits for.
+// How far ahead of their products weights are asked for: few rows wait for memory, not for arithmetic.
 constexpr size_t kAhead = 2048;
 // A group below this is rounded to zeros: the reciprocal of its step would overflow.
 constexpr float kSmallestActivation = 1e-30f;
@@ -82,6 +82,7 @@ void multiply_rows(const QuantTile& tile, const int8_t* codes, size_t code_strid
   constexpr size_t kBlockBytes = static_cast<size_t>(kBlock) * kTile * kBits / 8;
   constexpr int kScaleBytes = kTile * (kHalf ? 2 : 4);
   const int blocks = tile.form.group / kBlock;
+  const size_t group_bytes = tile.form.group_bytes();
   F y[kRows][kTileVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kTileVectors; ++v) y[r][v] = simd::zero();
@@ -95,10 +96,8 @@ void multiply_rows(const QuantTile& tile, const int8_t* codes, size_t code_strid
           simd::spread(kMinima ? 0 : scales[static_cast<size_t>(r) * scale_stride + static_cast<size_t>(g)].offset);
       for (int v = 0; v < kTileVectors; ++v) sums[r][v] = start;
     }
+    for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(weights + kAhead + line);
     for (int b = 0; b < blocks; ++b) {
-      if (kRows == 1) {
-        for (size_t line = 0; line < kBlockBytes; line += 64) __builtin_prefetch(weights + kAhead + line);
-      }
       add_block<kBits, kRows>(weights, codes, code_stride, sums);
       weights += kBlockBytes;
       codes += kBlock * activation_bytes(kBits);

@@ -45,7 +45,13 @@ def theirs(case: QuantCase) -> tuple[list[Array], str, dict[str, int | str], str
 
 
 def timed(
-    weights: list[Array], op: str, attributes: dict[str, int | str], domain: str, x: Array, kernels: str, threads: int
+    weights: list[Array],
+    op: str,
+    attributes: dict[str, int | str],
+    domain: str,
+    x: Array,
+    kernels: str,
+    threads: int,
 ) -> tuple[Callable[[], float], int, int]:
     """A function that runs all copies once and returns seconds; their number, and bytes of one."""
     size = sum(array.nbytes for array in weights)
@@ -62,7 +68,11 @@ def timed(
         [helper.make_tensor_value_info(f"y{copy}", 1, None) for copy in range(copies)],
         initialisers,
     )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, VERSION), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [
+        helper.make_opsetid("", 21),
+        helper.make_opsetid(DOMAIN, VERSION),
+        helper.make_opsetid("com.microsoft", 1),
+    ]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4

@@ -26,7 +26,9 @@ NAMES = [f"int{form.bits}-{form.group}-{'minima' if form.minima else 'zero'}" fo
 def product(case: QuantCase, x: Array, kernels: str = "auto", threads: int = 2, activations: str = "int8") -> Array:
     """x . W^T of the operator alone."""
     inputs = {"x": x, "weights": case.weights}
-    return run("QuantMatMul", inputs, case.attributes, kernels=kernels, threads=threads, activations=activations)["y"]
+    return run("QuantMatMul", inputs, case.attributes, kernels=kernels, threads=threads, activations=activations)[
+        "y"
+    ]
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -106,7 +108,9 @@ def test_gated_activation_is_that_of_the_operator(activation: Activation, kernel
     attributes = {**case.attributes, "activation": activation}
     inputs = {"x": x, "weights": case.weights, "bias": bias, "residual": residual}
     got = run("QuantMatMul", inputs, attributes, kernels=kernels)["y"]
-    both = run("QuantMatMul", {"x": x, "weights": case.weights, "bias": bias}, case.attributes, kernels=kernels)["y"]
+    both = run("QuantMatMul", {"x": x, "weights": case.weights, "bias": bias}, case.attributes, kernels=kernels)[
+        "y"
+    ]
     alone = run("GatedActivation", {"x": both}, {"activation": activation}, kernels=kernels)["y"]
     assert np.array_equal(got, alone + residual)
     want = quant_matmul(x, case.weights, case.form, 96, bias=bias, residual=residual, activation=activation)
