@@ -97,7 +97,8 @@ class QuantisedWeight(StoredTensor):
 
     def _around_zero(self, grouped: Float32, lowest: Float32, highest: Float32) -> Codes:
         half = 1 << (self.form.bits - 1)
-        scales = self._stored(np.where(-lowest > highest, lowest, highest) / np.float32(-half), away_from=0.0)
+        extreme: Float32 = np.where(-lowest > highest, lowest, highest)
+        scales = self._stored(extreme / np.float32(-half), away_from=0.0)
         steps = grouped * _reciprocal(scales)[:, :, None]
         np.rint(steps, out=steps)
         steps += half

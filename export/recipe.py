@@ -23,9 +23,9 @@ class Recipe:
     """How a precision keeps its weights. None for bits means float32.
 
     bits: of the linears inside layers. head_bits, embedding_bits: of the head and the embedding, which decide
-    every token and stay higher. native: each weight as the checkpoint has it, codes unchanged where it is quantised,
-    else in float32; the bits are then without meaning. sensitive: patterns of weight names (as in "model.layers.0.*") that are kept in
-    sensitive_bits instead of bits. cache_dtype: type of the KV cache.
+    every token and stay higher. sensitive: patterns of weight names (as in "model.layers.0.*") that are kept in
+    sensitive_bits instead of bits. cache_dtype: type of the KV cache. native: each weight as the checkpoint has
+    it, codes unchanged where it is quantised, else in float32; bits, group and symmetric then say nothing.
     """
 
     precision: str

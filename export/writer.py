@@ -70,7 +70,7 @@ class BundleWriter:
 
     def place(self, folder: str, tensors: Mapping[str, StoredTensor]) -> dict[str, Place]:
         """Decide where tensors go: new ones of each layout into a folder of its own, as in weights/int8/plain."""
-        places = {}
+        places: dict[str, Place] = {}
         for layout in sorted({tensor.layout for tensor in tensors.values()}):
             chosen = {name: tensor for name, tensor in tensors.items() if tensor.layout == layout}
             placed = self._plan.add(f"{folder}/{layout}", chosen.values())

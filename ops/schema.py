@@ -147,11 +147,11 @@ _QUANTISED = (
 QUANT_MATMUL = Schema(
     name="QuantMatMul",
     meaning=(
-        "activation(norm(x) . W^T + bias) + residual with W in 4 or 8 bits: W[n, k] = code * scale + minimum of k's "
-        "group, or (code - 2^(bits - 1)) * scale without minima; norm is RMSNorm where its weight is given. With an "
-        "activation the rows of W are gate | up, each a multiple of 16, and y is half as wide. norm(x) is rounded to "
-        "int8 by row and group (scale absmax / 127, ties to even), unless the session's entry ortolan.activations is "
-        "float32. A row's bits do not depend on the other rows nor on the number of threads."
+        "activation(norm(x) . W^T + bias) + residual with W in 4 or 8 bits: W[n, k] = code * scale + minimum of "
+        "k's group, or (code - 2^(bits - 1)) * scale without minima; norm is RMSNorm where its weight is given. "
+        "With an activation the rows of W are gate | up, each a multiple of 16, and y is half as wide. norm(x) is "
+        "rounded to int8 by row and group (scale absmax / 127, ties to even), unless the session's entry "
+        "ortolan.activations is float32. A row's bits do not depend on the other rows nor on the number of threads."
     ),
     inputs=(
         Input("x", "T", "[T, K]", "input"),
@@ -170,7 +170,7 @@ QUANT_MATMUL = Schema(
 
 QUANT_GATHER = Schema(
     name="QuantGather",
-    meaning="Rows of a W that is kept as in QuantMatMul, dequantised: an embedding that shares a tied head's bytes.",
+    meaning="Rows of a W kept as in QuantMatMul, dequantised: an embedding that shares a tied head's bytes.",
     inputs=(
         Input("weights", "U8", "[tiles, groups, bytes of a group]", "codes, scales and minima of W"),
         Input("ids", "I64", "[T]", "rows to take, each in [0, N)"),

@@ -1,8 +1,9 @@
 """Lowering for the CPU provider: float32 activations; weights in float32, or in integers in the layout cpu-vnni.
 
 Linear -> Gemm (float32; it reads [N, K] as checkpoints keep it, and its bits for a row do not depend on the
-other rows) or QuantMatMul; RMSNorm -> RMSNormalization; an embedding in integers -> QuantGather, which reads the
-bytes that a tied head multiplies by. The other operators of ai.ortolan have kernels of their own.
+other rows) or QuantMatMul, into which is fused what surrounds it; RMSNorm -> RMSNormalization; an embedding in
+integers -> QuantGather, which reads the bytes that a tied head multiplies by. The other operators of ai.ortolan
+have kernels of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from export.capture.captured import CapturedModel, is_head
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.lowering.base import IntegerWeight, LoweredModel, Lowering
+from export.lowering.fuse import fuse
 from export.lowering.weights import WeightStore
 from export.parameters import TensorReader
 from export.quantise import QuantisedWeight
@@ -51,6 +53,7 @@ class CpuLowering(Lowering):
                 param="--precision",
             )
         writer.store_the_rest(captured)
+        fuse(model.graph)
         RemoveUnusedNodesPass()(model)
         _type_caches(captured, model.graph, recipe)
         present = model.graph.initializers

@@ -54,10 +54,10 @@ def quant_matmul(
     With an activation other than "none" the rows of W are gate | up, as in GatedActivation, and the result is half
     as wide.
     """
-    wide = x.astype(np.float64)
+    wide: Floats = x.astype(np.float64)
     if norm is not None:
         wide = rms_norm(wide, norm.astype(np.float64), norm_epsilon)
-    y = wide @ dequantise(weights, form, rows, x.shape[1]).T
+    y: Float64 = wide @ dequantise(weights, form, rows, x.shape[1]).T
     if bias is not None:
         y = y + bias
     if activation != "none":
@@ -71,8 +71,8 @@ def int8_activation_bound(x: Floats, weights: Bytes, form: QuantForm, rows: int)
     Within a group the step is max |x| / 127, each value is off by half of it at most, and the products of integers
     are exact: the error is at most half the step times the group's L1 norm of W. Half a percent on the step allows
     for the rounding of x / step itself. To that comes float32 rounding: of the step, of its products with the
-    weights' scale and with the sum of codes, and of two additions a group, on terms that reach the rounded |x| times
-    code * |scale| + |minimum|.
+    weights' scale and with the sum of codes, and of two additions a group, on terms that reach the rounded |x|
+    times code * |scale| + |minimum|.
     """
     step = _by_group(np.abs(x.astype(np.float64)), form.group).max(axis=2) / 127 * 1.005
     w_groups = _by_group(np.abs(dequantise(weights, form, rows, x.shape[1])), form.group)
@@ -93,7 +93,7 @@ def float32_activation_bound(x: Floats, weights: Bytes, form: QuantForm, rows: i
 
 def _by_group(values: Float64, group: int) -> Float64:
     """[n, K] as [n, groups, group], padded with zeros."""
-    padded = np.pad(values, ((0, 0), (0, -values.shape[1] % group)))
+    padded: Float64 = np.pad(values, ((0, 0), (0, -values.shape[1] % group)))
     return padded.reshape(len(values), -1, group)
 
 
@@ -102,7 +102,7 @@ def _reach(weights: Bytes, form: QuantForm, rows: int, columns: int) -> Float64:
     codes = unpack(form, weights)
     if codes.minima is None:
         return np.abs(dequantise(weights, form, rows, columns))
-    values = codes.values * np.abs(codes.scales.astype(np.float64))[:, :, None]
-    values = values + np.abs(codes.minima.astype(np.float64))[:, :, None]
+    steps = codes.values.astype(np.float64) * np.abs(codes.scales.astype(np.float64))[:, :, None]
+    values = steps + np.abs(codes.minima.astype(np.float64))[:, :, None]
     reach: Float64 = values.reshape(len(values), -1)[:rows, :columns]
     return reach

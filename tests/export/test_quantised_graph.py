@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,7 +74,8 @@ def test_wrong_codes_leave_the_bound(tmp_path: Path) -> None:
 
 def test_a_tied_head_and_its_embedding_share_their_bytes() -> None:
     lowered, _ = lowered_case("llama", recipe_for("int8"))
-    readers = [node.op_type for node in lowered.step.graph for value in node.inputs if value and value.name == TIED]
+    graph = lowered.step.graph
+    readers = [node.op_type for node in graph for value in node.inputs if value and value.name == TIED]
     assert sorted(readers) == ["QuantGather", "QuantMatMul"]
     assert [name for name in lowered.tensors if name.startswith("model.embed_tokens")] == [TIED]
 
@@ -84,6 +86,14 @@ def test_sensitive_weights_stay_higher() -> None:
     assert bits.pop("model.layers.0.mlp.down_proj.weight") == 8
     assert set(bits.values()) == {4}
     assert "model.layers.0.mlp.down_proj.weight" in lowered.recipe["kept_higher"]
+
+
+def test_a_layer_is_four_products_and_attention() -> None:
+    """Norms, residuals and the gated activation are fused; the head's rows are chosen before its norm."""
+    lowered, _ = lowered_case("llama", recipe_for("int8"))
+    layers = len(lowered.cache_tensors) // 2
+    counts = Counter(node.op_type for node in lowered.step.graph)
+    assert counts == {"QuantMatMul": 4 * layers + 1, "PagedAttention": layers, "QuantGather": 1, "Gather": 1}
 
 
 def test_linear_bytes_are_what_a_step_reads() -> None:

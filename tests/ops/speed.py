@@ -1,8 +1,7 @@
-"""Times QuantMatMul beside ORT's MatMulNBits in one process: `python -m tests.ops.speed [--threads 2] [--rows 1,8]`.
+"""Times QuantMatMul beside ORT's MatMulNBits in one process: `python -m tests.ops.speed [--threads 2]`.
 
-Each shape runs over as many copies of its weights as exceed the caches, one node a copy in one graph. The floor is
-the larger of the weights' bytes over the measured bandwidth of a read and, for many rows, nothing else: what a
-processor multiplies a second is not known here.
+Each shape runs over many copies of its weights, one node a copy in one graph, so that they come from memory, or
+from the last cache where 96 MB fit it. Rounds of both operators are interleaved.
 """
 
 from __future__ import annotations

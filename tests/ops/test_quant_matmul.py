@@ -48,7 +48,7 @@ def test_products_are_within_the_int8_bound(form: QuantForm, rows: int, columns:
 
 @pytest.mark.parametrize("form", FORMS, ids=NAMES)
 def test_the_bound_would_notice_one_wrong_code(form: QuantForm) -> None:
-    """Where activations lose nothing by rounding, as here, a code that is off by one leaves what arithmetic may do."""
+    """Where activations lose nothing by rounding, as here, a code off by one leaves what arithmetic may do."""
     x = np.random.default_rng(0).integers(-127, 128, (4, 128)).astype(np.float32)
     x[:, :: form.group] = 127
     case = QuantCase(form, 16, 128)

@@ -13,8 +13,8 @@ pytest.importorskip("gguf")
 
 from export.checkpoint.gguf import GGUFCheckpoint
 from export.quantise import QuantisedWeight
-from ops.layout import QuantForm
 from ops.errors import CheckpointError, UnsupportedModel
+from ops.layout import QuantForm
 from tests.export import gguf_files as files
 
 #: Architectures that transformers reads from GGUF too (its reader of Qwen3 forgets the width of a head).
