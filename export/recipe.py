@@ -15,7 +15,6 @@ Bits = Literal[4, 8]
 Role = Literal["linear", "head", "embedding"]
 GROUPS = (32, 64, 128)
 ACTIVATIONS = "int8 per row and group"
-PRECISIONS = ("fp32", "int8", "int4", "native")
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def recipe_for(precision: str, *, group: int = 32, symmetric: bool = True, sensi
     if recipe is None:
         raise ConfigError(
             f"There is no precision {precision!r}.",
-            remedy=f"Choose from {', '.join(PRECISIONS)}.",
+            remedy=f"Choose from {', '.join(_RECIPES)}.",
             param="precision",
         )
     return replace(recipe, group=group, symmetric=symmetric, sensitive=tuple(sensitive))

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from ops.errors import OrtolanError
+from server.connections import answer_expect, connection_logger
 from server.endpoints import chat, completions, health, models
 from server.errors import answer_to, error_response, http_error_response
 from server.record import RECORD, RequestRecord
@@ -36,6 +37,7 @@ def build_runner(service: Service) -> web.AppRunner:
         build_app(service),
         handler_cancellation=True,
         access_log=None,
+        logger=connection_logger(),
         keepalive_timeout=KEEPALIVE_SECONDS,
         shutdown_timeout=LAST_WRITES_SECONDS,
         lingering_time=LINGERING_SECONDS,
@@ -49,12 +51,12 @@ def build_app(service: Service) -> web.Application:
     )
     app[SERVICE] = service
     app.on_response_prepare.append(_add_headers)
-    app.router.add_post("/v1/chat/completions", chat.create_chat_completion)
-    app.router.add_post("/v1/completions", completions.create_completion)
-    app.router.add_get("/v1/models", models.list_models)
-    app.router.add_get("/v1/models/{id:.+}", models.retrieve_model)
-    app.router.add_get("/health", health.health)
-    app.router.add_get("/ready", health.ready)
+    app.router.add_post("/v1/chat/completions", chat.create_chat_completion, expect_handler=answer_expect)
+    app.router.add_post("/v1/completions", completions.create_completion, expect_handler=answer_expect)
+    app.router.add_get("/v1/models", models.list_models, expect_handler=answer_expect)
+    app.router.add_get("/v1/models/{id:.+}", models.retrieve_model, expect_handler=answer_expect)
+    app.router.add_get("/health", health.health, expect_handler=answer_expect)
+    app.router.add_get("/ready", health.ready, expect_handler=answer_expect)
     return app
 
 
@@ -112,7 +114,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
     elif isinstance(error, web.HTTPRequestEntityTooLarge):
         message = f"The body is larger than the {request.app[SERVICE].config.max_body_bytes} bytes that are taken."
     response = http_error_response(error.status, message, headers)
-    if isinstance(error, web.HTTPRequestEntityTooLarge | web.HTTPRequestTimeout):
+    if isinstance(error, web.HTTPBadRequest | web.HTTPRequestEntityTooLarge | web.HTTPRequestTimeout):
         response.force_close()  # what is left of the body is not read
     return response
 

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from ops.errors import CheckpointError, UnsupportedModel
 
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 WORD = "▁"
 
 _LLAMA3 = (
@@ -57,17 +57,20 @@ def tokenizer_of(metadata: dict[str, Any], file: str) -> tuple[Tokenizer, dict[s
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise CheckpointError(f"{file} holds no tokenizer.", remedy="Convert the model again with its tokenizer.")
+    kinds = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
+    if not _numbers(kinds, len(tokens)):
+        raise CheckpointError(f"{file} has no type for each token.", remedy="Convert the model again.")
     if kind == "gpt2":
         tokenizer = _byte_level(metadata, tokens, file)
     elif kind == "llama":
-        tokenizer = _sentencepiece(metadata, tokens, file)
+        tokenizer = _sentencepiece(metadata, tokens, kinds, file)
     else:
         raise UnsupportedModel(
             f"{file} has a tokenizer of the kind {kind!r}, which is not read.",
             why='Read are "gpt2" and "llama".',
             remedy="Export the model's Hugging Face checkpoint.",
         )
-    _add_special_tokens(tokenizer, metadata, tokens)
+    _add_special_tokens(tokenizer, tokens, kinds)
     settings = _settings(metadata, tokens)
     if settings["add_bos_token"]:
         bos = settings["bos_token"]
@@ -106,14 +109,14 @@ def _bad_merges(file: str, error: Exception) -> CheckpointError:
     )
 
 
-def _sentencepiece(metadata: dict[str, Any], tokens: list[str], file: str) -> Tokenizer:
-    scores = metadata.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
+def _sentencepiece(metadata: dict[str, Any], tokens: list[str], kinds: list[int], file: str) -> Tokenizer:
+    scores: Any = metadata.get("tokenizer.ggml.scores")
+    if not _numbers(scores, len(tokens)):
         raise CheckpointError(f"{file} has no score for each token.", remedy="Convert the model again.")
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    # Runs of spaces are kept as they look; the model sees them after spaces have become WORD.
+    vocabulary = {token.replace(" ", WORD): number for number, token in enumerate(tokens)}
     unknown = next((tokens[number] for number, kind in enumerate(kinds) if kind == UNKNOWN), None)
-    merges = _merges(vocabulary, scores, {number for number, kind in enumerate(kinds) if kind == 1})
+    merges = _merges(vocabulary, scores, kinds)
     tokenizer = Tokenizer(
         models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
@@ -127,27 +130,37 @@ def _sentencepiece(metadata: dict[str, Any], tokens: list[str], file: str) -> To
     return tokenizer
 
 
-def _merges(vocabulary: dict[str, int], scores: list[float], normal: set[int]) -> list[tuple[str, str]]:
-    """All ways to join two tokens into a third, the best score first, then the lowest ids."""
+def _merges(vocabulary: dict[str, int], scores: list[float], kinds: list[int]) -> list[tuple[str, str]]:
+    """All ways to join two tokens into a third: those of the user first, for sentencepiece finds them before it
+    joins anything, then the best score, then the lowest ids."""
     found = []
     for token, number in vocabulary.items():
-        if number not in normal:
+        if kinds[number] not in (NORMAL, USER_DEFINED):
             continue
         for cut in range(1, len(token)):
             left, right = vocabulary.get(token[:cut]), vocabulary.get(token[cut:])
             if left is not None and right is not None:
-                found.append((-scores[number], number, left, right, token[:cut], token[cut:]))
+                rank = (kinds[number] != USER_DEFINED, -scores[number], number, left, right)
+                found.append((rank, token[:cut], token[cut:]))
     found.sort()
-    return [(left, right) for *_, left, right in found]
+    return [(left, right) for _, left, right in found]
 
 
-def _add_special_tokens(tokenizer: Tokenizer, metadata: dict[str, Any], tokens: list[str]) -> None:
-    kinds = metadata.get("tokenizer.ggml.token_type") or []
-    for token, kind in zip(tokens, kinds, strict=False):
-        if kind in (UNKNOWN, CONTROL):
-            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-        elif kind == USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
+def _add_special_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
+    """Tokens that are found in a text before it is cut. Runs of spaces are not among them: merges join them."""
+    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind in (UNKNOWN, CONTROL)]
+    user = [
+        token for token, kind in zip(tokens, kinds, strict=True) if kind == USER_DEFINED and token.strip(f" {WORD}")
+    ]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in user])
+
+
+def _numbers(values: Any, count: int) -> bool:
+    """Whether values is a list of `count` numbers."""
+    return (
+        isinstance(values, list) and len(values) == count and all(isinstance(item, (int, float)) for item in values)
+    )
 
 
 def _settings(metadata: dict[str, Any], tokens: list[str]) -> dict[str, Any]:

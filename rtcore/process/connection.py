@@ -33,6 +33,7 @@ class Connection:
     """
 
     def __init__(self, child: EngineChild, *, load_timeout: float, hang_timeout: float) -> None:
+        """Listens for the child at its address; raises zmq.ZMQError where that cannot be done."""
         self.child = child
         self.ready: Ready | None = None
         self.failed: Failed | None = None
@@ -44,11 +45,15 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._on_message: Callable[[FromEngine], None] = lambda message: None
         self._context = zmq.Context(io_threads=1)
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, messages.MAX_MESSAGE_BYTES)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # the client bounds what it has outstanding
-        self._socket.bind(child.address)
+        try:
+            self._socket = self._context.socket(zmq.PAIR)
+            self._socket.setsockopt(zmq.MAXMSGSIZE, messages.MAX_MESSAGE_BYTES)
+            self._socket.setsockopt(zmq.LINGER, 0)
+            self._socket.setsockopt(zmq.SNDHWM, 0)  # the client bounds what it has outstanding
+            self._socket.bind(child.address)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
 
     def send(self, message: ToEngine) -> None:
         """Queue a message; never blocks. Raises InvalidRequest when it is too large.

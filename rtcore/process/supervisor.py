@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import zmq
+
 from ops.errors import EngineUnavailable, OrtolanError
 from rtcore.config import EngineConfig
 from rtcore.failure import error_of, failure_of
@@ -70,6 +72,7 @@ class Supervisor:
         self._on_end = on_end
         self._task: asyncio.Task[None] | None = None
         self._settled: asyncio.Future[None] | None = None
+        self._early: EngineChild | None = None
         self._load_seconds = 1.0
         self._next_start = time.monotonic()
         self._closing = False
@@ -82,11 +85,14 @@ class Supervisor:
         `failed_after` times; starts then go on at a low rate.
         """
         self._settled = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run(child))
+        self._early = child
+        self._task = asyncio.create_task(self._run())
         await asyncio.wait({self._settled, self._task}, return_when=asyncio.FIRST_COMPLETED)
         if not self._settled.done():
             self._settled.cancel()
-            await self._task
+            if not self._task.cancelled():
+                await self._task  # raises what it failed with, if anything
+            self._dispose_early()
             raise EngineUnavailable("The engine was stopped while it started.")
         await self._settled
 
@@ -108,12 +114,18 @@ class Supervisor:
             self._task.cancel()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+        self._dispose_early()
 
-    async def _run(self, child: EngineChild | None) -> None:
+    def _dispose_early(self) -> None:
+        """End a child that was launched early and that closing came before."""
+        child, self._early = self._early, None
+        if child is not None:
+            child.dispose()
+
+    async def _run(self) -> None:
         while not self._closing:
             began = time.monotonic()
-            failure, deliberate, was_ready = await self._run_once(child)
-            child = None
+            failure, deliberate, was_ready = await self._run_once()
             if self._closing:
                 return
             self.reason = failure
@@ -127,26 +139,36 @@ class Supervisor:
             self.starts_failed += 1
             await self._back_off()
 
-    async def _run_once(self, child: EngineChild | None) -> tuple[EngineFailure, bool, bool]:
+    async def _run_once(self) -> tuple[EngineFailure, bool, bool]:
         """One process from start to end: why it ended, whether it said so itself, whether it was ready."""
         try:
-            if child is None:
-                factory, heartbeat = self._supervision.factory, self._supervision.heartbeat
-                child = EngineChild.launch(self._bundle, self._config, heartbeat=heartbeat, factory=factory)
-            self.connection = Connection(
-                child, load_timeout=self._supervision.load_timeout, hang_timeout=self._supervision.hang_timeout
-            )
+            connection = self._connect()
         except OrtolanError as error:
             return failure_of(error), True, False
-        except OSError as error:
+        # The sockets' own errors, as when no file descriptor is left, are no OSError.
+        except (OSError, zmq.ZMQError) as error:
             return EngineFailure("EngineError", "The engine process cannot be started.", f"{error}."), False, False
-        connection = self.connection
+        self.connection = connection
         try:
             failure = await connection.run(self._receive)
         finally:
             self.connection = None
         deliberate = connection.failed is not None and connection.failed.deliberate
         return failure, deliberate, connection.ready is not None
+
+    def _connect(self) -> Connection:
+        """A connection to the early child, if it was not used yet, or to a new one."""
+        supervision = self._supervision
+        child, self._early = self._early, None
+        if child is None:
+            child = EngineChild.launch(
+                self._bundle, self._config, heartbeat=supervision.heartbeat, factory=supervision.factory
+            )
+        try:
+            return Connection(child, load_timeout=supervision.load_timeout, hang_timeout=supervision.hang_timeout)
+        except BaseException:
+            child.dispose()
+            raise
 
     def _receive(self, message: FromEngine) -> None:
         if isinstance(message, Ready) and not self._closing:

@@ -193,6 +193,75 @@ def test_the_tokenizer_and_the_template_come_from_the_metadata(tmp_path: Path) -
     }
 
 
+def _sentencepiece(**changes: Any) -> dict[str, Any]:
+    """A vocabulary as sentencepiece makes it: bytes, letters, joined pieces, and runs of spaces of the user."""
+    special = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3)]
+    raw = [(f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)]
+    pieces = [
+        "▁",
+        "h",
+        "e",
+        "l",
+        "o",
+        "w",
+        "r",
+        "d",
+        "▁h",
+        "el",
+        "lo",
+        "▁hel",
+        "▁hello",
+        "ld",
+        "or",
+        "▁w",
+        "orld",
+        "▁world",
+    ]
+    normal = [(piece, -float(number), 1) for number, piece in enumerate(pieces)]
+    user = [("  ", -1000.0, 4), ("   ", -1000.0, 4), ("<tool>", -1000.0, 4)]
+    tokens = [*special, *raw, *normal, *user]
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [token for token, _, _ in tokens],
+        "tokenizer.ggml.scores": [score for _, score, _ in tokens],
+        "tokenizer.ggml.token_type": [kind for _, _, kind in tokens],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.add_space_prefix": True,
+        **changes,
+    }
+
+
+def test_a_sentencepiece_vocabulary_joins_by_score(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    GGUFCheckpoint(files.write_family(tmp_path / "tiny.gguf", "llama", **_sentencepiece())).write_tokenizer(
+        tmp_path
+    )
+    built = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert built.encode("hello world").tokens == ["<s>", "▁hello", "▁world"]
+    assert built.encode("hello   <tool>é").tokens == ["<s>", "▁hello", "▁▁▁", "<tool>", "▁", "<0xC3>", "<0xA9>"]
+    for text in ("hello world", "hello   world", "é🎉 hello"):
+        assert built.decode(built.encode(text).ids) == text
+    assert built.token_to_id("▁▁") == 3 + 256 + 18
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tokenizer.ggml.scores": [0.0]}, "no score for each token"),
+        ({"tokenizer.ggml.token_type": [1, 1]}, "no type for each token"),
+        ({"tokenizer.ggml.model": "t5"}, "kind 't5'"),
+        ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "unheard"}, "rule 'unheard'"),
+        ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["a b c"]}, "cannot be built"),
+        ({"tokenizer.ggml.tokens": "none"}, "holds no tokenizer"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_built_is_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    path = files.write_family(tmp_path / "tiny.gguf", "llama", **_sentencepiece(**changes))
+    with pytest.raises(CheckpointError, match=said):
+        GGUFCheckpoint(path).write_tokenizer(tmp_path / "out")
+
+
 @pytest.mark.slow
 @pytest.mark.export
 def test_the_real_model_equals_what_transformers_loads(smollm2_gguf: Path) -> None:

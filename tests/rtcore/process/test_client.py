@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 
 from ops.errors import (
     BundleDamaged,
@@ -301,6 +303,44 @@ async def test_an_early_child_is_adopted() -> None:
     assert child_of(engine) is child
     assert await collect(engine.stream(request("a", [5], 2))) == [5, 5]
     await engine.close()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_an_early_child_is_not_left_behind_when_nothing_starts(begun: bool) -> None:
+    child = EngineChild.launch(Path("/nowhere"), CONFIG, factory=fakes.factory("quick"))
+    engine = EngineProcess(Path("/nowhere"), CONFIG, supervision("quick"))
+    start = asyncio.create_task(engine.start(child))
+    if begun:
+        await asyncio.sleep(0)
+    await engine.close()
+    with pytest.raises(EngineUnavailable):
+        await start
+    assert not child.alive and not child.folder.exists()
+
+
+async def test_a_socket_that_cannot_be_had_is_a_failed_start_and_leaves_no_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched: list[EngineChild] = []
+    launch = EngineChild.launch
+
+    def remember(*arguments: object, **named: object) -> EngineChild:
+        launched.append(launch(*arguments, **named))  # type: ignore[arg-type]
+        return launched[-1]
+
+    def no_socket(*arguments: object) -> zmq.Socket[bytes]:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    async with running() as engine:
+        monkeypatch.setattr(EngineChild, "launch", remember)
+        with monkeypatch.context() as exhausted:
+            exhausted.setattr(zmq.Context, "socket", no_socket)
+            child_of(engine).kill()
+            await until(lambda: engine._supervisor.starts_failed > 1)
+            assert engine.reason is not None and "cannot be started" in engine.reason.what
+            assert not any(child.alive or child.folder.exists() for child in launched)
+        await until(lambda: engine.state == "ready")
+        assert await collect(engine.stream(request("a", [5], 2))) == [5, 5]
 
 
 async def test_a_prompt_larger_than_a_message_is_refused() -> None:
