@@ -41,7 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--precision",
         default="int8",
         metavar="LIST",
-        help="precisions to export, separated by commas: fp32, int8, int4 (default: int8)",
+        help="precisions to export, separated by commas: fp32, int8, int4, or native, which keeps the codes of a "
+        "quantised .gguf file as they are (default: int8)",
     )
     parser.add_argument(
         "--default-precision",

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from export.lowering import LoweredModel
 
 TARGET = "cpu"
-LAYOUT = "plain"
 TOOLS = ("ortolan", "torch", "transformers", "onnx", "onnx-ir", "onnxscript", "optimum", "gguf", "numpy")
 
 
@@ -167,7 +166,7 @@ def _write_model(
 ) -> list[Variant]:
     """Weights (or their description) and graphs of every precision."""
     places = [
-        writer.place(f"weights/{recipe.precision}/{LAYOUT}", model.tensors)
+        writer.place(f"weights/{recipe.precision}", model.tensors)
         for recipe, model in zip(recipes, lowered, strict=True)
     ]
     if options.skeleton:

@@ -7,19 +7,14 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from export.tensors import RowSource
 from ops.errors import ConfigError
+from ops.layout import QuantForm
 
+Bits = Literal[4, 8]
 Role = Literal["linear", "head", "embedding"]
 GROUPS = (32, 64, 128)
-
-
-@dataclass(frozen=True)
-class WeightFormat:
-    """Integers of `bits` in groups of `group` columns with one scale each; asymmetric ones with a zero point."""
-
-    bits: int
-    group: int
-    symmetric: bool
+ACTIVATIONS = "int8 per row and group"
 
 
 @dataclass(frozen=True)
@@ -28,18 +23,20 @@ class Recipe:
 
     bits: of the linears inside layers. head_bits, embedding_bits: of the head and the embedding, which decide
     every token and stay higher. sensitive: patterns of weight names (as in "model.layers.0.*") that are kept in
-    sensitive_bits instead of bits. cache_dtype: type of the KV cache.
+    sensitive_bits instead of bits. cache_dtype: type of the KV cache. native: each weight as the checkpoint has
+    it, codes unchanged where it is quantised, else in float32; bits, group and symmetric then say nothing.
     """
 
     precision: str
-    bits: int | None
-    head_bits: int | None
-    embedding_bits: int | None
+    bits: Bits | None
+    head_bits: Bits | None
+    embedding_bits: Bits | None
     group: int = 32
     symmetric: bool = True
     sensitive: tuple[str, ...] = ()
-    sensitive_bits: int | None = 8
+    sensitive_bits: Bits | None = 8
     cache_dtype: Literal["float32", "float16"] = "float16"
+    native: bool = False
 
     def __post_init__(self) -> None:
         if self.group not in GROUPS:
@@ -48,17 +45,22 @@ class Recipe:
                 param="group",
             )
 
-    def format_of(self, name: str, role: Role) -> WeightFormat | None:
-        """The form of one weight by its name in the graph; None keeps it in float32."""
+    def form_of(self, name: str, role: Role, source: RowSource) -> QuantForm | None:
+        """The form of one weight, by its name in the graph and its content; None keeps it in float32."""
+        if self.native:
+            stored = source.quantised
+            return stored if stored is not None and source.shape[1] % stored.group == 0 else None
         bits = {"linear": self.bits, "head": self.head_bits, "embedding": self.embedding_bits}[role]
         if self.bits is not None and any(fnmatchcase(name, pattern) for pattern in self.sensitive):
             bits = None if bits is None or self.sensitive_bits is None else max(bits, self.sensitive_bits)
         if bits is None:
             return None
-        return WeightFormat(bits, self.group, self.symmetric)
+        return QuantForm(bits, self.group, minima=not self.symmetric)
 
     def record(self) -> dict[str, Any]:
         """What a manifest says about it."""
+        if self.native:
+            return {"precision": self.precision, "activations": ACTIVATIONS, "cache": self.cache_dtype}
         if self.bits is None:
             return {"precision": self.precision, "bits": 32, "cache": self.cache_dtype}
         return {
@@ -70,7 +72,7 @@ class Recipe:
             "embedding_bits": self.embedding_bits or 32,
             "sensitive": list(self.sensitive),
             "sensitive_bits": self.sensitive_bits or 32,
-            "activations": "int8 per row and group",
+            "activations": ACTIVATIONS,
             "cache": self.cache_dtype,
         }
 
@@ -79,6 +81,7 @@ _RECIPES = {
     "fp32": Recipe("fp32", None, None, None, cache_dtype="float32"),
     "int8": Recipe("int8", 8, 8, 8),
     "int4": Recipe("int4", 4, 8, 8),
+    "native": Recipe("native", None, None, None, native=True),
 }
 
 

@@ -21,7 +21,7 @@ def rounding(model: PreTrainedModel, lowered: LoweredModel) -> Iterator[None]:
     """While it lasts, `model` rounds the input of each linear that `lowered` keeps in integers, and keys and
     values to the type of its cache."""
     groups = {
-        parameter: weight.quantised.group
+        parameter: weight.quantised.form.group
         for weight in lowered.quantised
         if weight.role == "linear"
         for parameter in weight.parameters
@@ -32,7 +32,7 @@ def rounding(model: PreTrainedModel, lowered: LoweredModel) -> Iterator[None]:
         if f"{path}.weight" in groups
     ]
     hooks += [
-        model.get_output_embeddings().register_forward_pre_hook(_round_input(weight.quantised.group))
+        model.get_output_embeddings().register_forward_pre_hook(_round_input(weight.quantised.form.group))
         for weight in lowered.quantised
         if weight.role == "head"
     ]

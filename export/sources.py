@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.forms import join, recode
 from export.tensors import CHUNK_BYTES, QuantisedRows, RowSource
 
 
@@ -49,8 +50,7 @@ class Concat(Expression):
             raise ValueError(f"cannot join rows of shapes {[part.shape for part in parts]}")
         self.parts = tuple(parts)
         self.shape = (sum(part.shape[0] for part in parts), *tails.pop())
-        forms = {part.quantised for part in parts}
-        self.quantised = forms.pop() if len(forms) == 1 else None
+        self.quantised = join(part.quantised for part in parts)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[RowSource, int, int]]:
         base = 0
@@ -65,7 +65,12 @@ class Concat(Expression):
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def quantised_rows(self, start: int, stop: int) -> QuantisedRows:
-        return join_quantised([part.quantised_rows(low, high) for part, low, high in self._pieces(start, stop)])
+        read = []
+        for part, low, high in self._pieces(start, stop):
+            if part.quantised is None or self.quantised is None:
+                raise NotImplementedError(f"{part.key} is not quantised in its checkpoint")
+            read.append(recode(part.quantised_rows(low, high), part.quantised, self.quantised))
+        return join_quantised(read)
 
     def recipe(self) -> dict[str, Any]:
         return {"op": "concat", "parts": [part.recipe() for part in self.parts]}

@@ -12,6 +12,7 @@ from export.quantise import QuantisedWeight
 from export.sources import recipe_key, row_chunks, source_of
 from export.tensors import RowSource, StoredTensor
 from ops.errors import CheckpointError
+from ops.layout import QuantForm
 
 
 class Plain(StoredTensor):
@@ -44,22 +45,18 @@ class Plain(StoredTensor):
 
 
 class StoredReader:
-    """Builds stored tensors from recipes. The parts of one quantised weight share its single reading pass."""
+    """Builds stored tensors from recipes."""
 
     def __init__(self, tensor: Callable[[str], RowSource], constant: Callable[[str], NDArray[np.float32]]) -> None:
         self._tensor = tensor
         self._constant = constant
-        self._weights: dict[str, QuantisedWeight] = {}
 
     def stored(self, recipe: dict[str, Any]) -> StoredTensor:
         """The tensor that a recipe describes. Raises KeyError, TypeError or ValueError for a foreign recipe."""
-        if recipe["op"] == "plain":
-            return Plain(source_of(recipe["source"], self._tensor, self._constant), recipe["dtype"])
-        if recipe["op"] != "quantised":
+        if recipe["op"] not in ("plain", "quantised"):
             raise ValueError(f"{recipe['op']!r} is not a kind of stored tensor")
-        arguments = {name: recipe[name] for name in ("source", "bits", "group", "symmetric")}
-        key = recipe_key(arguments)
-        if key not in self._weights:
-            source = source_of(recipe["source"], self._tensor, self._constant)
-            self._weights[key] = QuantisedWeight(source, recipe["bits"], recipe["group"], recipe["symmetric"])
-        return self._weights[key].part(recipe["part"])
+        source = source_of(recipe["source"], self._tensor, self._constant)
+        if recipe["op"] == "plain":
+            return Plain(source, recipe["dtype"])
+        form = QuantForm(recipe["bits"], recipe["group"], recipe["minima"], recipe["scales"])
+        return QuantisedWeight(source, form)

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.layout import QuantForm
+
 CHUNK_BYTES = 32 << 20
 
 
@@ -36,8 +38,8 @@ class RowSource(ABC):
 
     shape: tuple[int, ...]
     key: str
-    #: (bits, group, has_minima) when `quantised_rows` can give the checkpoint's own codes.
-    quantised: tuple[int, int, bool] | None = None
+    #: The form in which `quantised_rows` gives the checkpoint's own codes, if it has any.
+    quantised: QuantForm | None = None
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> NDArray[np.float32]:
@@ -58,10 +60,12 @@ class RowSource(ABC):
 class StoredTensor(ABC):
     """A tensor as a bundle keeps it: numpy dtype, shape, and its content as consecutive chunks.
 
-    Tensors of equal `key` are stored once and shared by every graph that names them.
+    Tensors of equal `key` are stored once and shared by every graph that names them. layout: the order of its
+    bytes, the folder that a bundle keeps it in.
     """
 
     key: str
+    layout: str = "plain"
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 

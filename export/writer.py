@@ -69,8 +69,13 @@ class BundleWriter:
         return self._plan.nbytes
 
     def place(self, folder: str, tensors: Mapping[str, StoredTensor]) -> dict[str, Place]:
-        """Decide where tensors go; `folder` is that of new ones, as in weights/int8/plain."""
-        return dict(zip(tensors, self._plan.add(folder, tensors.values()), strict=True))
+        """Decide where tensors go: new ones of each layout into a folder of its own, as in weights/int8/plain."""
+        places: dict[str, Place] = {}
+        for layout in sorted({tensor.layout for tensor in tensors.values()}):
+            chosen = {name: tensor for name, tensor in tensors.items() if tensor.layout == layout}
+            placed = self._plan.add(f"{folder}/{layout}", chosen.values())
+            places.update(zip(chosen, placed, strict=True))
+        return places
 
     def write_weights(self, progress: Progress, shards: list[ShardPlan] | None = None) -> None:
         """Write all placed tensors, or the given shards."""

@@ -15,6 +15,9 @@ FILE_NAME = "libortolan_ops.so"
 # The entry of a session's configuration that names the path of its kernels.
 KERNELS_KEY = "ortolan.kernels"
 
+# The entry that names what products with quantised weights round activations to.
+ACTIVATIONS_KEY = "ortolan.activations"
+
 
 class SessionOptions(Protocol):
     """What `register` needs of onnxruntime.SessionOptions."""
@@ -70,11 +73,12 @@ def available_kernels() -> tuple[str, ...]:
     return tuple(text.decode().split(","))
 
 
-def register(session_options: SessionOptions, kernels: str = "auto") -> None:
+def register(session_options: SessionOptions, kernels: str = "auto", activations: str = "int8") -> None:
     """Make a session know the domain `ai.ortolan`; call once on its options, before the session is created.
 
     kernels: "auto" for this machine's fastest path, or one of `available_kernels()`, for this session only.
-    Raises MissingLibrary, or ConfigError where this machine does not run the path.
+    activations: "int8", to which QuantMatMul rounds, or "float32" for products without that rounding: slow, for
+    verification. Raises MissingLibrary, or ConfigError where this machine does not run the path.
     """
     available = available_kernels()
     if kernels != "auto" and kernels not in available:
@@ -85,4 +89,5 @@ def register(session_options: SessionOptions, kernels: str = "auto") -> None:
             param="kernels",
         )
     session_options.add_session_config_entry(KERNELS_KEY, kernels)
+    session_options.add_session_config_entry(ACTIVATIONS_KEY, activations)
     session_options.register_custom_ops_library(str(library_path()))

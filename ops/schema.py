@@ -134,28 +134,49 @@ LINEAR = Schema(
     outputs=(Input("y", "T", "[T, N]", "result"),),
 )
 
+_QUANTISED = (
+    Attribute("rows", "int", "N, rows of W"),
+    Attribute("columns", "int", "K, columns of W"),
+    Attribute("bits", "int", "4 or 8"),
+    Attribute("group", "int", "columns that share a scale: 32, 64 or 128, or 16 with 8 bits"),
+    Attribute("minima", "int", "1 where groups have minima", 0),
+    Attribute("scales", "string", "type of scales and minima: float16 or float32", "float16"),
+    Attribute("layout", "string", "order of the bytes in memory; see ops.layout", "cpu-vnni"),
+)
+
 QUANT_MATMUL = Schema(
     name="QuantMatMul",
     meaning=(
-        "activation(x . W^T + bias) + residual with W in 4 or 8 bits: W[n, k] = code * scale + minimum of k's "
-        "group, or (code - 2^(bits - 1)) * scale without minima. With an activation the rows of W are gate | up, "
-        "and y is half as wide. Semantic only: the CPU target writes ORT's MatMulNBits for it."
+        "activation(norm(x) . W^T + bias) + residual with W in 4 or 8 bits: W[n, k] = code * scale + minimum of "
+        "k's group, or (code - 2^(bits - 1)) * scale without minima; norm is RMSNorm where its weight is given. "
+        "With an activation the rows of W are gate | up, each a multiple of 16, and y is half as wide. norm(x) is "
+        "rounded to int8 by row and group (scale absmax / 127, ties to even), unless the session's entry "
+        "ortolan.activations is float32. A row's bits do not depend on the other rows nor on the number of threads."
     ),
     inputs=(
         Input("x", "T", "[T, K]", "input"),
-        Input("weights", "U8", "[N, groups, group * bits / 8]", "codes, even columns in the low nibble"),
-        Input("scales", "float32", "[N, groups]", "factor on each code of a group"),
-        Input("minima", "float32", "[N, groups]", "value of code 0", optional=True),
+        Input("weights", "U8", "[tiles, groups, bytes of a group]", "codes, scales and minima of W"),
+        Input("norm", "T", "[K]", "weight of an RMS norm of x", optional=True),
         Input("bias", "T", "[N]", "added to each row", optional=True),
         Input("residual", "T", "[T, N], or [T, N / 2] with an activation", "added last", optional=True),
     ),
     outputs=(Input("y", "T", "[T, N], or [T, N / 2] with an activation", "result"),),
     attributes=(
-        Attribute("bits", "int", "4 or 8"),
-        Attribute("group", "int", "columns that share a scale"),
-        Attribute("layout", "string", "order of the codes in memory; plain is as the shape says", "plain"),
+        *_QUANTISED,
         Attribute("activation", "string", "none, or one of GatedActivation", "none"),
+        Attribute("norm_epsilon", "float", "epsilon of norm", 1e-6),
     ),
+)
+
+QUANT_GATHER = Schema(
+    name="QuantGather",
+    meaning="Rows of a W kept as in QuantMatMul, dequantised: an embedding that shares a tied head's bytes.",
+    inputs=(
+        Input("weights", "U8", "[tiles, groups, bytes of a group]", "codes, scales and minima of W"),
+        Input("ids", "I64", "[T]", "rows to take, each in [0, N)"),
+    ),
+    outputs=(Input("y", "T", "[T, K]", "the rows in float32"),),
+    attributes=_QUANTISED,
 )
 
 COPY_BLOCKS = Schema(
@@ -171,5 +192,14 @@ COPY_BLOCKS = Schema(
 
 SCHEMAS: dict[str, Schema] = {
     schema.name: schema
-    for schema in (PAGED_ATTENTION, RMS_NORM, ADD_RMS_NORM, GATED_ACTIVATION, LINEAR, QUANT_MATMUL, COPY_BLOCKS)
+    for schema in (
+        PAGED_ATTENTION,
+        RMS_NORM,
+        ADD_RMS_NORM,
+        GATED_ACTIVATION,
+        LINEAR,
+        QUANT_MATMUL,
+        QUANT_GATHER,
+        COPY_BLOCKS,
+    )
 }

@@ -59,7 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     swap_bytes: int = 256 * 2**20
     threads: int | None = None
     check: Literal["full", "sizes"] = "full"
-    kernels: Literal["auto", "avx512", "avx2", "portable"] = "auto"
+    kernels: Literal["auto", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"] = "auto"
     debug_invariants: bool = False
 
     def __post_init__(self) -> None:

@@ -72,7 +72,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["full", "sizes"], Meta(description="full hashes the bundle before the start, sizes compares sizes")
     ] = "full"
     kernels: Annotated[
-        Literal["auto", "avx512", "avx2", "portable"], Meta(description="code path of the CPU kernels")
+        Literal["auto", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"],
+        Meta(description="code path of the CPU kernels"),
     ] = "auto"
     max_body_bytes: Annotated[Bytes, Meta(description="size of a request's body at most")] = 8 * 2**20
     body_timeout: Annotated[Seconds, Meta(description="seconds in which a request's body must arrive")] = 30.0

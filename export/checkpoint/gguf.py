@@ -108,7 +108,7 @@ class GGUFTensor(RowSource):
         self.key = f"tensor:{name}"
         self.shape = info.shape
         block = blocks.BLOCKS.get(info.type)
-        self.quantised = None if block is None else (block.bits, block.group, block.minima)
+        self.quantised = None if block is None else block.form
 
     def rows(self, start: int, stop: int) -> NDArray[np.float32]:
         if self.quantised is not None:

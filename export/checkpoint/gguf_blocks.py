@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
 from export.tensors import QuantisedRows
+from ops.layout import QuantForm
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -33,13 +34,11 @@ FLOATS: dict[Type, np.dtype[Any]] = {
 
 @dataclass(frozen=True)
 class BlockType:
-    """A quantised type: bytes and items of a block, bits (4 or 8) of its codes, group, whether it has minima."""
+    """A quantised type: bytes and items of a block, and the form of its rows."""
 
     nbytes: int
     items: int
-    bits: int
-    group: int
-    minima: bool
+    form: QuantForm
     decode: Decoder
 
 
@@ -118,14 +117,14 @@ def _q6_k(blocks: Bytes) -> tuple[Bytes, Floats, Floats | None]:
 
 
 BLOCKS: dict[Type, BlockType] = {
-    Type.Q4_0: BlockType(18, 32, 4, 32, False, _q4_0),
-    Type.Q4_1: BlockType(20, 32, 4, 32, True, _q4_1),
-    Type.Q5_0: BlockType(22, 32, 8, 32, False, _q5_0),
-    Type.Q5_1: BlockType(24, 32, 8, 32, True, _q5_1),
-    Type.Q8_0: BlockType(34, 32, 8, 32, False, _q8_0),
-    Type.Q4_K: BlockType(144, 256, 4, 32, True, _q4_k),
-    Type.Q5_K: BlockType(176, 256, 8, 32, True, _q5_k),
-    Type.Q6_K: BlockType(210, 256, 8, 16, False, _q6_k),
+    Type.Q4_0: BlockType(18, 32, QuantForm(4, 32), _q4_0),
+    Type.Q4_1: BlockType(20, 32, QuantForm(4, 32, minima=True), _q4_1),
+    Type.Q5_0: BlockType(22, 32, QuantForm(8, 32), _q5_0),
+    Type.Q5_1: BlockType(24, 32, QuantForm(8, 32, minima=True), _q5_1),
+    Type.Q8_0: BlockType(34, 32, QuantForm(8, 32), _q8_0),
+    Type.Q4_K: BlockType(144, 256, QuantForm(4, 32, minima=True, scales="float32"), _q4_k),
+    Type.Q5_K: BlockType(176, 256, QuantForm(8, 32, minima=True, scales="float32"), _q5_k),
+    Type.Q6_K: BlockType(210, 256, QuantForm(8, 16, scales="float32"), _q6_k),
 }
 SUPPORTED = (*FLOATS, *BLOCKS)
 
@@ -152,10 +151,10 @@ def decode_blocks(raw: Bytes, kind: Type) -> QuantisedRows:
 
 def dequantise(rows: QuantisedRows, kind: Type) -> Floats:
     """Quantised rows as float32, in the order of operations that ggml uses, so that bits agree."""
-    block = BLOCKS[kind]
-    values = rows.values.reshape(rows.values.shape[0], -1, block.group).astype(np.float32)
+    form = BLOCKS[kind].form
+    values = rows.values.reshape(rows.values.shape[0], -1, form.group).astype(np.float32)
     if rows.minima is None:
-        values -= 1 << (block.bits - 1)
+        values -= 1 << (form.bits - 1)
         values *= rows.scales[:, :, None]
     else:
         values *= rows.scales[:, :, None]

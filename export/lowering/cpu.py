@@ -1,13 +1,16 @@
-"""Lowering for the CPU provider: float32 activations; weights in float32, or int8 or int4 for MatMulNBits.
+"""Lowering for the CPU provider: float32 activations; weights in float32, or in integers in the layout cpu-vnni.
 
 Linear -> Gemm (float32; it reads [N, K] as checkpoints keep it, and its bits for a row do not depend on the
-other rows) or com.microsoft.MatMulNBits; RMSNorm -> RMSNormalization; an embedding in int8 ->
-com.microsoft.GatherBlockQuantized. The other operators of ai.ortolan have kernels of their own.
+other rows) or QuantMatMul, into which is fused what surrounds it; RMSNorm -> RMSNormalization; an embedding in
+integers -> QuantGather, which reads the bytes that a tied head multiplies by. The other operators of ai.ortolan
+have kernels of their own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -15,17 +18,16 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from export.capture.captured import CapturedModel, is_head
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.lowering.base import IntegerWeight, LoweredModel, Lowering
+from export.lowering.fuse import fuse
 from export.lowering.weights import WeightStore
 from export.parameters import TensorReader
 from export.quantise import QuantisedWeight
-from export.recipe import Recipe, Role, WeightFormat
+from export.recipe import Recipe, Role
+from ops.errors import ConfigError
+from ops.layout import QuantForm
 from ops.schema import DOMAIN, VERSION
 from rtcore.manifest import CacheTensor
 
-MICROSOFT = "com.microsoft"
-#: Level 4 rounds activations to int8 by row and group. Below it 8-bit weights take a path that is hundreds of
-#: times slower.
-ACCURACY_LEVEL = 4
 IR_VERSION = 10
 _CACHE_TYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}
 
@@ -39,12 +41,19 @@ class CpuLowering(Lowering):
         model = captured.model.clone()
         model.ir_version = IR_VERSION
         model.opset_imports.pop(CAPTURE_DOMAIN, None)
-        model.opset_imports.update({MICROSOFT: 1, DOMAIN: VERSION})
+        model.opset_imports.update({DOMAIN: VERSION})
         store = WeightStore(captured, model.graph, tensor)
         writer = _StepWriter(model.graph, store, recipe)
         for node in list(model.graph):
             writer.lower(node)
+        if recipe.native and not writer.quantised:
+            raise ConfigError(
+                "The checkpoint is not quantised, so there is no precision native of it.",
+                remedy="Choose fp32, int8 or int4, or name a quantised .gguf file.",
+                param="--precision",
+            )
         writer.store_the_rest(captured)
+        fuse(model.graph)
         RemoveUnusedNodesPass()(model)
         _type_caches(captured, model.graph, recipe)
         present = model.graph.initializers
@@ -53,7 +62,7 @@ class CpuLowering(Lowering):
             tensors={name: stored for name, stored in store.tensors.items() if name in present},
             cache_groups=captured.cache_groups,
             cache_tensors=_cache_tensors(captured, recipe),
-            recipe=recipe.record() | {"kept_higher": sorted(writer.kept_higher)},
+            recipe=recipe.record() | writer.record(),
             linear_bytes=writer.linear_bytes,
             quantised=writer.quantised,
         )
@@ -94,38 +103,20 @@ class _StepWriter:
             self._replace(node, ir.Node("", "Gemm", [x, weight, bias] if bias else [x, weight], attributes))
             return
         quantised = self._quantise(name, role, form)
-        values, scales, zeros = self.store.parts(name, quantised)
-        self.linear_bytes += sum(
-            part.nbytes for part in (quantised.values, quantised.scales, quantised.zero_points) if part is not None
-        )
-        inputs: list[ir.Value | None] = [x, values, scales, zeros, None, bias]
-        while inputs[-1] is None:
-            inputs.pop()
-        numbers = {
-            "K": quantised.columns,
-            "N": quantised.rows,
-            "bits": form.bits,
-            "block_size": form.group,
-            "accuracy_level": ACCURACY_LEVEL,
-        }
-        attributes = [ir.AttrInt64(key, number) for key, number in numbers.items()]
-        self._replace(node, ir.Node(MICROSOFT, "MatMulNBits", inputs, attributes))
+        self.linear_bytes += quantised.nbytes
+        inputs: list[ir.Value | None] = [x, self.store.packed(name, quantised)]
+        if bias is not None:
+            inputs += [None, bias]
+        self._replace(node, ir.Node(DOMAIN, "QuantMatMul", inputs, _attributes(quantised)))
 
     def _embedding(self, node: ir.Node) -> None:
         name = str(node.inputs[0].name)
         form = self._form(name, "embedding")
         if form is None:
             return
-        if self.store.source(name).shape[1] % form.group:
-            self.kept_higher.add(name)
-            return
         quantised = self._quantise(name, "embedding", form)
-        rows = (quantised.rows, quantised.columns * form.bits // 8)
-        values, scales, zeros = self.store.parts(name, quantised, rows, ".rows")
-        inputs = [values, node.inputs[1], scales, *([zeros] if zeros is not None else [])]
-        numbers = {"bits": form.bits, "block_size": form.group, "gather_axis": 0, "quantize_axis": 1}
-        attributes = [ir.AttrInt64(key, number) for key, number in numbers.items()]
-        self._replace(node, ir.Node(MICROSOFT, "GatherBlockQuantized", inputs, attributes))
+        inputs = [self.store.packed(name, quantised), node.inputs[1]]
+        self._replace(node, ir.Node(DOMAIN, "QuantGather", inputs, _attributes(quantised)))
 
     def store_the_rest(self, captured: CapturedModel) -> None:
         """Store, in float32, every weight that a node still reads as it was."""
@@ -133,13 +124,21 @@ class _StepWriter:
             if name in captured.weights and value.uses():
                 self.store.plain(name)
 
-    def _quantise(self, name: str, role: Role, form: WeightFormat) -> QuantisedWeight:
+    def record(self) -> dict[str, Any]:
+        """What a manifest says of single weights: those kept in more bits, or with the precision native how many
+        are in which form."""
+        if not self.recipe.native:
+            return {"kept_higher": sorted(self.kept_higher)}
+        forms = Counter(_form_name(weight.quantised.form) for weight in self.quantised)
+        return {"forms": [f"{count} {name}" for name, count in sorted(forms.items())]}
+
+    def _quantise(self, name: str, role: Role, form: QuantForm) -> QuantisedWeight:
         quantised = self.store.quantised(name, form)
         self.quantised.append(IntegerWeight(name, role, self.store.parameters(name), quantised))
         return quantised
 
-    def _form(self, name: str, role: Role) -> WeightFormat | None:
-        form = self.recipe.format_of(name, role)
+    def _form(self, name: str, role: Role) -> QuantForm | None:
+        form = self.recipe.form_of(name, role, self.store.source(name))
         if self.recipe.bits is not None and (form is None or form.bits > self.recipe.bits):
             self.kept_higher.add(name)
         return form
@@ -157,6 +156,18 @@ class _StepWriter:
         name = source.name
         ir.convenience.replace_nodes_and_values(self.graph, old, [old], [new], [source], [output])
         output.name = name
+
+
+def _form_name(form: QuantForm) -> str:
+    return f"int{form.bits} in groups of {form.group}{' with minima' if form.minima else ''}"
+
+
+def _attributes(weight: QuantisedWeight) -> list[ir.Attr]:
+    """A quantised weight's attributes for a node."""
+    return [
+        ir.AttrInt64(key, value) if isinstance(value, int) else ir.AttrString(key, value)
+        for key, value in weight.attributes().items()
+    ]
 
 
 def _type_caches(captured: CapturedModel, graph: ir.Graph, recipe: Recipe) -> None:

@@ -7,9 +7,9 @@ import onnx_ir as ir
 from export.capture.captured import CapturedModel
 from export.parameters import TensorReader, bind, tensor_names
 from export.quantise import QuantisedWeight
-from export.recipe import WeightFormat
 from export.stored import Plain
 from export.tensors import RowSource, StoredTensor
+from ops.layout import QuantForm
 
 
 class WeightStore:
@@ -21,7 +21,7 @@ class WeightStore:
         self._graph = graph
         self._tensor = tensor
         self._sources: dict[str, RowSource] = {}
-        self._quantised: dict[tuple[str, WeightFormat], QuantisedWeight] = {}
+        self._quantised: dict[tuple[str, QuantForm], QuantisedWeight] = {}
 
     def holds(self, value: ir.Value | None) -> bool:
         """Whether a value is a weight of the captured graph."""
@@ -42,36 +42,22 @@ class WeightStore:
         """The weight in float32, under its own name."""
         return self._store(name, Plain(self.source(name)), ir.DataType.FLOAT)
 
-    def quantised(self, name: str, form: WeightFormat) -> QuantisedWeight:
-        """The weight in integers; `parts` stores it."""
+    def quantised(self, name: str, form: QuantForm) -> QuantisedWeight:
+        """The weight in integers; `packed` stores it."""
         key = (name, form)
         if key not in self._quantised:
-            self._quantised[key] = QuantisedWeight(self.source(name), form.bits, form.group, form.symmetric)
+            self._quantised[key] = QuantisedWeight(self.source(name), form)
         return self._quantised[key]
 
-    def parts(
-        self, name: str, weight: QuantisedWeight, values_shape: tuple[int, ...] | None = None, view: str = ""
-    ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-        """Values, scales and zero points as initialisers.
+    def packed(self, name: str, weight: QuantisedWeight) -> ir.Value:
+        """A quantised weight as an initialiser. A head and an embedding of one form share it."""
+        return self._store(f"{name}.int{weight.form.bits}", weight, ir.DataType.UINT8)
 
-        values_shape: the shape in which the operator wants the values, if not the stored one; `view` then tells
-        their names apart. The bytes are the same, so a bundle keeps them once.
-        """
-        bits = f"int{weight.bits}{view}"
-        values = self._store(f"{name}.{bits}", weight.values, ir.DataType.UINT8, values_shape)
-        scales = self._store(f"{name}.int{weight.bits}.scales", weight.scales, ir.DataType.FLOAT)
-        zeros = None
-        if weight.zero_points is not None:
-            zeros = self._store(f"{name}.int{weight.bits}.zeros", weight.zero_points, ir.DataType.UINT8)
-        return values, scales, zeros
-
-    def _store(
-        self, name: str, stored: StoredTensor, dtype: ir.DataType, shape: tuple[int, ...] | None = None
-    ) -> ir.Value:
+    def _store(self, name: str, stored: StoredTensor, dtype: ir.DataType) -> ir.Value:
         known = self._graph.initializers.get(name)
         if known is None or name not in self.tensors:
             known = known or ir.Value(name=name)
-            known.type, known.shape = ir.TensorType(dtype), ir.Shape(shape or stored.shape)
+            known.type, known.shape = ir.TensorType(dtype), ir.Shape(stored.shape)
             if name not in self._graph.initializers:
                 self._graph.initializers.add(known)
             self.tensors[name] = stored

@@ -1,7 +1,6 @@
-"""The meaning of QuantMatMul, and how far a kernel may be off that rounds activations to int8.
+"""The meaning of QuantMatMul and QuantGather, and how far a kernel may be off that rounds activations to int8.
 
-Codes are packed as com.microsoft.MatMulNBits packs them: uint8 [N, groups, group * bits / 8], even columns in the
-low nibble; a last group that is not full is padded.
+Weights are in the layout of `ops.layout`.
 """
 
 from __future__ import annotations
@@ -11,78 +10,54 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.layout import QuantForm, unpack
 from ops.reference.gated_activation import Activation, gated_activation
+from ops.reference.rms_norm import rms_norm
 
 Floats = NDArray[np.floating[Any]]
 Bytes = NDArray[np.uint8]
+Float64 = NDArray[np.float64]
 
 UNIT = 2.0**-24  # rounding of one float32 operation
 
 
-def unpack(packed: Bytes, bits: Literal[4, 8]) -> Bytes:
-    """Codes along the last axis, one a byte: [..., n] bytes give [..., n * 8 / bits] codes."""
-    if bits == 8:
-        return packed
-    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
-
-
-def dequantise_nbits(
-    packed: Bytes,
-    scales: Floats,
-    zero_points: Bytes | Floats | None,
-    *,
-    bits: Literal[4, 8],
-    columns: int,
-) -> NDArray[np.float64]:
-    """(code - zero) * scale, exactly: the weights [N, columns] that MatMulNBits means by its inputs.
-
-    packed as above, scales [N, groups] or that flattened; zero_points None for 2^(bits - 1), uint8 [N,
-    ceil(groups * bits / 8)] packed alike, or floating as the scales. Products of a code and a float32 scale are
-    exact in float64.
-    """
-    rows, groups = packed.shape[:2]
-    codes = unpack(packed, bits).astype(np.float64)
-    scale = scales.reshape(rows, groups, 1).astype(np.float64)
-    if zero_points is None:
-        zero: NDArray[np.float64] = np.full((1, 1, 1), 2.0 ** (bits - 1))
-    elif zero_points.dtype == np.uint8:
-        zero = unpack(zero_points.reshape(rows, -1).astype(np.uint8), bits)[:, :groups, None].astype(np.float64)
+def dequantise(weights: Bytes, form: QuantForm, rows: int, columns: int) -> Float64:
+    """The weights [rows, columns], exactly: code * scale + minimum, or (code - 2^(bits - 1)) * scale."""
+    codes = unpack(form, weights)
+    values = codes.values.astype(np.float64)
+    if codes.minima is None:
+        values = (values - 2.0 ** (form.bits - 1)) * codes.scales[:, :, None]
     else:
-        zero = zero_points.reshape(rows, groups, 1).astype(np.float64)
-    weights: NDArray[np.float64] = (codes - zero) * scale
-    return weights.reshape(rows, -1)[:, :columns]
+        values = values * codes.scales[:, :, None] + codes.minima[:, :, None].astype(np.float64)
+    return values.reshape(len(values), -1)[:rows, :columns]
 
 
-def dequantise(
-    weights: Bytes, scales: Floats, minima: Floats | None, *, bits: Literal[4, 8], columns: int
-) -> NDArray[np.float64]:
-    """The weights [N, columns] of a QuantMatMul: code * scale + minimum, or (code - 2^(bits - 1)) * scale."""
-    if minima is None:
-        return dequantise_nbits(weights, scales, None, bits=bits, columns=columns)
-    zeros = np.zeros_like(scales, dtype=np.float64)
-    values = dequantise_nbits(weights, scales, zeros, bits=bits, columns=columns)
-    spread = np.repeat(minima.astype(np.float64), weights.shape[2] * 8 // bits, axis=1)[:, :columns]
-    return values + spread
+def quant_gather(weights: Bytes, ids: NDArray[np.int64], form: QuantForm, rows: int, columns: int) -> Float64:
+    """Rows `ids` of the weights: [..., columns] for ids [...]."""
+    return dequantise(weights, form, rows, columns)[ids]
 
 
 def quant_matmul(
     x: Floats,
     weights: Bytes,
-    scales: Floats,
-    minima: Floats | None = None,
+    form: QuantForm,
+    rows: int,
+    *,
+    norm: Floats | None = None,
+    norm_epsilon: float = 1e-6,
     bias: Floats | None = None,
     residual: Floats | None = None,
-    *,
-    bits: Literal[4, 8],
     activation: Activation | Literal["none"] = "none",
-) -> NDArray[np.float64]:
-    """activation(x . W^T + bias) + residual in float64, for x [T, K].
+) -> Float64:
+    """activation(norm(x) . W^T + bias) + residual in float64, for x [T, K] and W [rows, K].
 
     With an activation other than "none" the rows of W are gate | up, as in GatedActivation, and the result is half
     as wide.
     """
-    wide = x.astype(np.float64)
-    y = wide @ dequantise(weights, scales, minima, bits=bits, columns=x.shape[1]).T
+    wide: Floats = x.astype(np.float64)
+    if norm is not None:
+        wide = rms_norm(wide, norm.astype(np.float64), norm_epsilon)
+    y: Float64 = wide @ dequantise(weights, form, rows, x.shape[1]).T
     if bias is not None:
         y = y + bias
     if activation != "none":
@@ -90,23 +65,44 @@ def quant_matmul(
     return y if residual is None else y + residual
 
 
-def int8_activation_bound(
-    x: Floats, weights: Floats, scales: Floats, *, bits: Literal[4, 8], group: int
-) -> NDArray[np.float64]:
-    """The largest error [T, N] of x . W^T in a kernel that rounds x to int8 by row and group, x [T, K], W [N, K].
+def int8_activation_bound(x: Floats, weights: Bytes, form: QuantForm, rows: int) -> Float64:
+    """The largest error [T, rows] of x . W^T in a kernel that rounds x to int8 by row and group, x [T, K].
 
     Within a group the step is max |x| / 127, each value is off by half of it at most, and the products of integers
-    are exact: the error is at most half the step times the group's L1 norm of W. To that comes float32 rounding:
-    one product with two scales and one addition a group, where codes and zero points may be summed apart, so that
-    terms reach 2^bits * |scale| * |x|. Half a percent on the step allows for the rounding of x / step itself.
+    are exact: the error is at most half the step times the group's L1 norm of W. Half a percent on the step allows
+    for the rounding of x / step itself. To that comes float32 rounding: of the step, of its products with the
+    weights' scale and with the sum of codes, and of two additions a group, on terms that reach the rounded |x|
+    times code * |scale| + |minimum|.
     """
-    rows, columns = x.shape
-    pad = (0, -columns % group)
-    blocks = (columns + pad[1]) // group
-    x_groups = np.pad(np.abs(x.astype(np.float64)), ((0, 0), pad)).reshape(rows, blocks, group)
-    w_groups = np.pad(np.abs(weights.astype(np.float64)), ((0, 0), pad)).reshape(len(weights), blocks, group)
-    half_step = x_groups.max(axis=2) / 254 * 1.005
-    rounding = (blocks + 8) * UNIT
-    reach = np.abs(scales.reshape(len(weights), blocks).astype(np.float64)) * 2.0**bits
-    bound: NDArray[np.float64] = half_step @ w_groups.sum(axis=2).T + rounding * (x_groups.sum(axis=2) @ reach.T)
+    step = _by_group(np.abs(x.astype(np.float64)), form.group).max(axis=2) / 127 * 1.005
+    w_groups = _by_group(np.abs(dequantise(weights, form, rows, x.shape[1])), form.group)
+    rounded = _by_group(np.abs(x.astype(np.float64)), form.group) + step[:, :, None] / 2
+    reach = _by_group(_reach(weights, form, rows, x.shape[1]), form.group)
+    arithmetic = (2 * step.shape[1] + 8) * UNIT * np.einsum("tgk,ngk->tn", rounded, reach)
+    bound: Float64 = step / 2 @ w_groups.sum(axis=2).T + arithmetic
     return bound
+
+
+def float32_activation_bound(x: Floats, weights: Bytes, form: QuantForm, rows: int) -> Float64:
+    """The largest error [T, rows] of x . W^T where only float32 rounding is between: of each weight twice, and of a
+    product and a sum for each column."""
+    reach = _reach(weights, form, rows, x.shape[1])
+    bound: Float64 = (x.shape[1] + 8) * UNIT * (np.abs(x.astype(np.float64)) @ reach.T)
+    return bound
+
+
+def _by_group(values: Float64, group: int) -> Float64:
+    """[n, K] as [n, groups, group], padded with zeros."""
+    padded: Float64 = np.pad(values, ((0, 0), (0, -values.shape[1] % group)))
+    return padded.reshape(len(values), -1, group)
+
+
+def _reach(weights: Bytes, form: QuantForm, rows: int, columns: int) -> Float64:
+    """The magnitude [rows, columns] of what is added up for each weight."""
+    codes = unpack(form, weights)
+    if codes.minima is None:
+        return np.abs(dequantise(weights, form, rows, columns))
+    steps = codes.values.astype(np.float64) * np.abs(codes.scales.astype(np.float64))[:, :, None]
+    values = steps + np.abs(codes.minima.astype(np.float64))[:, :, None]
+    reach: Float64 = values.reshape(len(values), -1)[:rows, :columns]
+    return reach

@@ -10,18 +10,15 @@ constexpr int64_t kTaskSize = 4096;
 
 }  // namespace
 
-GatedActivation::GatedActivation(const NodeInfo& node, const Kernels& kernels) : kernels_(kernels) {
-  const std::string name = node.text("activation", "silu");
-  if (name == "silu") {
-    kind_ = Activation::kSilu;
-  } else if (name == "gelu") {
-    kind_ = Activation::kGelu;
-  } else if (name == "gelu_tanh") {
-    kind_ = Activation::kGeluTanh;
-  } else {
-    node.refuse("activation", "is '" + name + "'. Choose silu, gelu or gelu_tanh.");
-  }
+Activation activation_of(const NodeInfo& node, const std::string& name) {
+  if (name == "silu") return Activation::kSilu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_tanh") return Activation::kGeluTanh;
+  node.refuse("activation", "is '" + name + "'. Choose silu, gelu or gelu_tanh.");
 }
+
+GatedActivation::GatedActivation(const NodeInfo& node, const Kernels& kernels)
+    : kernels_(kernels), kind_(activation_of(node, node.text("activation", "silu"))) {}
 
 void GatedActivation::compute(const Call& call) const {
   const Tensor x = call.input(0, "x");

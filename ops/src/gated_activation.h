@@ -7,6 +7,9 @@
 
 namespace ortolan {
 
+// The activation of a name. Refuses one that there is not.
+Activation activation_of(const NodeInfo& node, const std::string& name);
+
 class GatedActivation {
  public:
   static constexpr const char* kName = "GatedActivation";

@@ -1,5 +1,9 @@
 #include "kernels.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <string>
 #include <vector>
 
@@ -8,16 +12,25 @@
 namespace ortolan {
 namespace {
 
+#if defined(__x86_64__)
+// AVX-VNNI: leaf 7, sub-leaf 1, bit 4 of EAX; older compilers' __builtin_cpu_supports do not know its name.
+bool has_avx_vnni() {
+  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 4)) != 0;
+}
+#endif
+
 std::vector<const Kernels*> detect() {
   std::vector<const Kernels*> found;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    found.push_back(&kAvx512Kernels);
-  }
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx512 && __builtin_cpu_supports("avx512vnni")) found.push_back(&kAvx512VnniKernels);
+  if (avx512) found.push_back(&kAvx512Kernels);
+  if (avx2 && has_avx_vnni()) found.push_back(&kAvx2VnniKernels);
   if (avx2) found.push_back(&kAvx2Kernels);
 #endif
   found.push_back(&kPortableKernels);

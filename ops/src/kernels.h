@@ -7,9 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "quant_layout.h"
+
 namespace ortolan {
 
 enum class Activation { kSilu, kGelu, kGeluTanh };
+
+// Rows that multiply_tile takes at once.
+constexpr int kTileProducts = 8;
 
 // Keys of one context chunk. Chunk c of a sequence holds cache positions [c * kChunk, (c + 1) * kChunk): the
 // boundaries depend on the position alone, and so does the order in which a query sums over keys.
@@ -47,11 +52,14 @@ struct ChunkTask {
 
 struct Kernels {
   const char* name;
-  int width;  // floats in a vector
+  int width;   // floats in a vector
+  bool exact;  // products with quantised weights keep activations in float32
   void (*gated_activation)(Activation kind, const float* gate, const float* up, float* out, size_t count);
   // sum = x + residual; y = norm(sum) * weight.
   void (*add_rms_norm)(const float* x, const float* residual, const float* weight, float epsilon, float* y,
                        float* sum, size_t count);
+  // out = x / sqrt(mean(x^2) + epsilon) * weight.
+  void (*rms_norm)(const float* x, const float* weight, float epsilon, float* out, size_t count);
   void (*transform_head)(const HeadTransform& how, const float* in, float* out, int head_dim);
   void (*to_half)(const float* in, uint16_t* out, int count);
   void (*to_float)(const uint16_t* in, float* out, int count);
@@ -61,12 +69,25 @@ struct Kernels {
                 const float* more_sums, int value_stride);
   // out = sums / (total + exp(sink - maximum)); sink may be null.
   void (*finish)(float maximum, float total, const float* sums, const float* sink, float* out, int value_dim);
+  // Bytes of one int8 activation in the form that products with weights of `bits` read.
+  int (*activation_bytes)(int bits);
+  // Rounds one row of `columns` to int8 by groups, padding the last.
+  void (*quantise_row)(const QuantForm& form, const float* x, int64_t columns, int8_t* codes, GroupScale* scales);
+  // products[row, kTile] of up to kTileProducts rows with one tile.
+  void (*multiply_tile)(const QuantTile& tile, const QuantRows& rows, int count, float* products);
+  // The same with activations in float32, rows `stride` apart: for verification, not for speed.
+  void (*multiply_tile_exactly)(const QuantTile& tile, const float* x, size_t stride, int64_t columns, int count,
+                                float* products);
+  // One row of a tile, dequantised.
+  void (*gather_row)(const QuantTile& tile, int lane, int64_t columns, float* out);
 };
 
 extern const Kernels kPortableKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx2VnniKernels;
 extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512VnniKernels;
 #endif
 
 // The table of a path this machine runs: "auto" for the fastest. Throws Failure with the available names.

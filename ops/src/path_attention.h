@@ -190,10 +190,5 @@ void finish(float maximum, float total, const float* sums, const float* sink, fl
   scale_row(sums, nullptr, factor / total, out, static_cast<size_t>(value_dim));
 }
 
-constexpr Kernels path_table(const char* name) {
-  return Kernels{name,    kWidth,   gated_activation, add_rms_norm, transform_head,
-                 to_half, to_float, attend_chunk,     merge,        finish};
-}
-
 }  // namespace
 }  // namespace ortolan

@@ -6,6 +6,12 @@
 
 #include "path_attention.h"
 
+#include "dot_pairs.h"
+
+#include "path_quant.h"
+
+#include "path_table.h"
+
 namespace ortolan {
 
 const Kernels kAvx2Kernels = path_table("avx2");

@@ -97,6 +97,10 @@ void scale_row(const float* x, const float* weight, float factor, float* y, size
   for (; i < count; ++i) y[i] = weight ? x[i] * factor * weight[i] : x[i] * factor;
 }
 
+void rms_norm(const float* x, const float* weight, float epsilon, float* out, size_t count) {
+  scale_row(x, weight, inverse_rms(x, count, epsilon), out, count);
+}
+
 void add_rms_norm(const float* x, const float* residual, const float* weight, float epsilon, float* y, float* sum,
                   size_t count) {
   size_t i = 0;

@@ -6,6 +6,12 @@
 
 #include "path_attention.h"
 
+#include "dot_quads.h"
+
+#include "path_quant.h"
+
+#include "path_table.h"
+
 namespace ortolan {
 
 const Kernels kPortableKernels = path_table("portable");

@@ -3,12 +3,15 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "add_rms_norm.h"
 #include "copy_blocks.h"
 #include "custom_op.h"
 #include "gated_activation.h"
 #include "paged_attention.h"
+#include "quant_gather.h"
+#include "quant_matmul.h"
 
 #define ORTOLAN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -17,21 +20,33 @@ namespace {
 
 constexpr const char* kDomain = "ai.ortolan";
 constexpr const char* kKernelsKey = "ortolan.kernels";
+constexpr const char* kActivationsKey = "ortolan.activations";
+
+// The table of a path, told how to multiply by quantised weights.
+Kernels with_activations(const Kernels& kernels, bool exact) {
+  Kernels chosen = kernels;
+  chosen.exact = exact;
+  return chosen;
+}
 
 // All operators over one path's kernels. ORT keeps pointers into it as long as any session lives.
 class Domain {
  public:
-  Domain(const OrtApi* table, const Kernels& kernels)
-      : gated_activation_(table, kernels),
-        add_rms_norm_(table, kernels),
-        copy_blocks_float_(table, kernels),
-        copy_blocks_half_(table, kernels),
-        paged_attention_float_(table, kernels),
-        paged_attention_half_(table, kernels) {
+  Domain(const OrtApi* table, const Kernels& kernels, bool exact)
+      : kernels_(with_activations(kernels, exact)),
+        gated_activation_(table, kernels_),
+        add_rms_norm_(table, kernels_),
+        copy_blocks_float_(table, kernels_),
+        copy_blocks_half_(table, kernels_),
+        paged_attention_float_(table, kernels_),
+        paged_attention_half_(table, kernels_),
+        quant_matmul_(table, kernels_),
+        quant_gather_(table, kernels_) {
     const Api api(table);
     api.call("ai.ortolan: creating the domain", abi::kCreateCustomOpDomain, kDomain, &domain_);
-    const OrtCustomOp* ops[] = {&gated_activation_, &add_rms_norm_,          &copy_blocks_float_,
-                                &copy_blocks_half_, &paged_attention_float_, &paged_attention_half_};
+    const OrtCustomOp* ops[] = {&gated_activation_,      &add_rms_norm_,         &copy_blocks_float_,
+                                &copy_blocks_half_,      &paged_attention_float_, &paged_attention_half_,
+                                &quant_matmul_,          &quant_gather_};
     for (const OrtCustomOp* op : ops)
       api.call("ai.ortolan: adding an operator", abi::kCustomOpDomainAdd, domain_, op);
   }
@@ -39,37 +54,49 @@ class Domain {
   OrtCustomOpDomain* handle() const { return domain_; }
 
  private:
+  const Kernels kernels_;
   CustomOp<GatedActivation> gated_activation_;
   CustomOp<AddRMSNorm> add_rms_norm_;
   CustomOp<CopyBlocks<abi::kFloat>> copy_blocks_float_;
   CustomOp<CopyBlocks<abi::kFloat16>> copy_blocks_half_;
   CustomOp<PagedAttention<abi::kFloat>> paged_attention_float_;
   CustomOp<PagedAttention<abi::kFloat16>> paged_attention_half_;
+  CustomOp<QuantMatMul> quant_matmul_;
+  CustomOp<QuantGather> quant_gather_;
   OrtCustomOpDomain* domain_ = nullptr;
 };
 
-// The path that the session asks for; "auto" where it asks for none.
-std::string wanted_kernels(const Api& api, const OrtSessionOptions* options) {
-  const std::string what = std::string("ai.ortolan: reading session entry ") + kKernelsKey;
+// An entry of the session's configuration; `otherwise` where it has none of that key.
+std::string session_entry(const Api& api, const OrtSessionOptions* options, const char* key, const char* otherwise) {
+  const std::string what = std::string("ai.ortolan: reading session entry ") + key;
   int has = 0;
-  api.call(what, abi::kHasSessionConfigEntry, options, kKernelsKey, &has);
-  if (!has) return "auto";
+  api.call(what, abi::kHasSessionConfigEntry, options, key, &has);
+  if (!has) return otherwise;
   size_t size = 0;
   char* none = nullptr;
-  api.call(what, abi::kGetSessionConfigEntry, options, kKernelsKey, none, &size);
+  api.call(what, abi::kGetSessionConfigEntry, options, key, none, &size);
   std::string value(size, '\0');
-  api.call(what, abi::kGetSessionConfigEntry, options, kKernelsKey, value.data(), &size);
+  api.call(what, abi::kGetSessionConfigEntry, options, key, value.data(), &size);
   value.resize(size ? size - 1 : 0);  // without the terminating zero
   return value;
 }
 
+// Whether the session asks for activations in float32.
+bool wants_exact(const Api& api, const OrtSessionOptions* options) {
+  const std::string value = session_entry(api, options, kActivationsKey, "int8");
+  if (value == "float32") return true;
+  if (value == "int8") return false;
+  throw Failure(std::string(kActivationsKey) + ": there are no activations in '" + value +
+                "'. Choose int8 or float32.");
+}
+
 // The domain of a path, made once a process: sessions share it, and it outlives them all.
-OrtCustomOpDomain* domain_of(const OrtApi* table, const Kernels& kernels) {
+OrtCustomOpDomain* domain_of(const OrtApi* table, const Kernels& kernels, bool exact) {
   static std::mutex mutex;
-  static auto* domains = new std::map<const Kernels*, std::unique_ptr<Domain>>;
+  static auto* domains = new std::map<std::pair<const Kernels*, bool>, std::unique_ptr<Domain>>;
   const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Domain>& domain = (*domains)[&kernels];
-  if (!domain) domain = std::make_unique<Domain>(table, kernels);
+  std::unique_ptr<Domain>& domain = (*domains)[{&kernels, exact}];
+  if (!domain) domain = std::make_unique<Domain>(table, kernels, exact);
   return domain->handle();
 }
 
@@ -85,8 +112,9 @@ ORTOLAN_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Or
   }
   const ortolan::Api api(table);
   try {
-    const std::string name = ortolan::wanted_kernels(api, options);
-    OrtCustomOpDomain* domain = ortolan::domain_of(table, ortolan::select_kernels(name.c_str()));
+    const std::string name = ortolan::session_entry(api, options, ortolan::kKernelsKey, "auto");
+    OrtCustomOpDomain* domain = ortolan::domain_of(table, ortolan::select_kernels(name.c_str()),
+                                                   ortolan::wants_exact(api, options));
     api.call("ai.ortolan: adding the domain to the session", ortolan::abi::kAddCustomOpDomain, options, domain);
     return nullptr;
   } catch (const std::exception& error) {

@@ -10,6 +10,7 @@ namespace {
 namespace simd {
 
 using F = __m256;
+using I = __m256i;  // 8 int32, 16 int16 or 32 bytes
 constexpr int kWidth = 8;
 
 inline F zero() { return _mm256_setzero_ps(); }
@@ -60,6 +61,32 @@ inline void sum8(const F* x, float* out) {
   const F b = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
   store(out, add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
 }
+
+
+inline I load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline I spread(int32_t x) { return _mm256_set1_epi32(x); }
+inline I low_nibbles(I x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+inline I high_nibbles(I x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
+inline F to_float(I x) { return _mm256_cvtepi32_ps(x); }
+inline I to_int(F x) { return _mm256_cvtps_epi32(x); }
+inline I add_int(I a, I b) { return _mm256_add_epi32(a, b); }
+// The low bytes of 8 int32 that fit int8.
+inline void store_int8(int8_t* p, I x) {
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+}
+// 16-bit lanes.
+inline I even_bytes(I x) { return _mm256_and_si256(x, _mm256_set1_epi16(255)); }
+inline I odd_bytes(I x) { return _mm256_srli_epi16(x, 8); }
+inline I add_words(I a, I b) { return _mm256_add_epi16(a, b); }
+// Sums of two neighbouring products: unsigned bytes of a with signed ones of b, and words with words.
+inline I pair_bytes(I a, I b) { return _mm256_maddubs_epi16(a, b); }
+inline I pair_words(I a, I b) { return _mm256_madd_epi16(a, b); }
+inline I word_ones() { return _mm256_set1_epi16(1); }
+#if defined(__AVXVNNI__)
+// Adds to each int32 the four products of unsigned bytes of codes with signed ones of x.
+inline I add_quads(I sum, I codes, I x) { return _mm256_dpbusd_avx_epi32(sum, codes, x); }
+#endif
 
 }  // namespace simd
 }  // namespace

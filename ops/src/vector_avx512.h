@@ -10,6 +10,7 @@ namespace {
 namespace simd {
 
 using F = __m512;
+using I = __m512i;  // 16 int32, 32 int16 or 64 bytes
 constexpr int kWidth = 16;
 
 inline F zero() { return _mm512_setzero_ps(); }
@@ -64,6 +65,31 @@ inline void sum8(const F* x, float* out) {
   const __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(y[4], y[5]), _mm256_hadd_ps(y[6], y[7]));
   _mm256_storeu_ps(out, _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
 }
+
+
+inline I load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+inline I spread(int32_t x) { return _mm512_set1_epi32(x); }
+inline I low_nibbles(I x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+inline I high_nibbles(I x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
+inline F to_float(I x) { return _mm512_cvtepi32_ps(x); }
+inline I to_int(F x) { return _mm512_cvtps_epi32(x); }
+inline I add_int(I a, I b) { return _mm512_add_epi32(a, b); }
+// The low bytes of 16 int32 that fit int8.
+inline void store_int8(int8_t* p, I x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
+}
+// 16-bit lanes.
+inline I even_bytes(I x) { return _mm512_and_si512(x, _mm512_set1_epi16(255)); }
+inline I odd_bytes(I x) { return _mm512_srli_epi16(x, 8); }
+inline I add_words(I a, I b) { return _mm512_add_epi16(a, b); }
+// Sums of two neighbouring products: unsigned bytes of a with signed ones of b, and words with words.
+inline I pair_bytes(I a, I b) { return _mm512_maddubs_epi16(a, b); }
+inline I pair_words(I a, I b) { return _mm512_madd_epi16(a, b); }
+inline I word_ones() { return _mm512_set1_epi16(1); }
+#if defined(__AVX512VNNI__)
+// Adds to each int32 the four products of unsigned bytes of codes with signed ones of x.
+inline I add_quads(I sum, I codes, I x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+#endif
 
 }  // namespace simd
 }  // namespace

@@ -116,6 +116,35 @@ inline void sum8(const F* x, float* out) {
   for (int i = 0; i < 8; ++i) out[i] = sum(x[i]);
 }
 
+
+inline I load_bytes(const uint8_t* p) {
+  I x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+inline I spread(int32_t x) { return I{x, x, x, x}; }
+inline I low_nibbles(I x) { return x & spread(0x0f0f0f0f); }
+inline I high_nibbles(I x) { return (x >> 4) & spread(0x0f0f0f0f); }
+inline F to_float(I x) { return __builtin_convertvector(x, F); }
+// For whole |x| < 2^22.
+inline I to_int(F x) {
+  const F shift = set1(12582912.0f);
+  return (I)(x + shift) - (I)shift;
+}
+inline I add_int(I a, I b) { return a + b; }
+// The low bytes of 4 int32 that fit int8.
+inline void store_int8(int8_t* p, I x) {
+  for (int i = 0; i < kWidth; ++i) p[i] = static_cast<int8_t>(x[i]);
+}
+// Adds to each int32 the four products of unsigned bytes of codes with signed ones of x.
+inline I add_quads(I sum, I codes, I x) {
+  const I byte = spread(255);
+  sum += (codes & byte) * ((x << 24) >> 24);
+  sum += ((codes >> 8) & byte) * ((x << 16) >> 24);
+  sum += ((codes >> 16) & byte) * ((x << 8) >> 24);
+  return sum + ((codes >> 24) & byte) * (x >> 24);
+}
+
 }  // namespace simd
 }  // namespace
 }  // namespace ortolan

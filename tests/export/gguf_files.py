@@ -167,8 +167,14 @@ METADATA: dict[str, dict[str, Any]] = {
 }
 
 
-def write_family(path: Path, architecture: str, kind: str = "F32", **changes: Any) -> Path:
-    """A model of random weights; matrices are stored as `kind`."""
+def write_family(
+    path: Path, architecture: str, kind: str = "F32", kinds: dict[str, str] | None = None, **changes: Any
+) -> Path:
+    """A model of random weights; matrices are stored as `kind`, or as `kinds` says of names that hold its keys."""
+
+    def kind_of(name: str) -> str:
+        return next((other for part, other in (kinds or {}).items() if part in name), kind)
+
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (VOCAB, HIDDEN), "output_norm.weight": (HIDDEN,)}
     if architecture in ("starcoder2", "gpt2", "gptneox"):
         shapes["output_norm.bias"] = (HIDDEN,)
@@ -180,7 +186,7 @@ def write_family(path: Path, architecture: str, kind: str = "F32", **changes: An
         shapes |= {f"blk.{layer}.{name}": shape for name, shape in LAYER_TENSORS[architecture].items()}
     generator = np.random.default_rng(3)
     tensors = {
-        name: (generator.standard_normal(shape, dtype=np.float32), kind if len(shape) > 1 else "F32")
+        name: (generator.standard_normal(shape, dtype=np.float32), kind_of(name) if len(shape) > 1 else "F32")
         for name, shape in shapes.items()
     }
     return write_gguf(path, architecture, sizes(**METADATA.get(architecture, {}), **changes), tensors)

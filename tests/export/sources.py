@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from export.tensors import QuantisedRows, RowSource
+from ops.layout import QuantForm
 
 
 class ArraySource(RowSource):
@@ -31,21 +32,21 @@ class ArraySource(RowSource):
 class CodeSource(RowSource):
     """A weight that is quantised already."""
 
-    def __init__(self, codes: QuantisedRows, bits: int, group: int, name: str = "q") -> None:
+    def __init__(self, codes: QuantisedRows, bits: Literal[4, 8], group: int, name: str = "q") -> None:
         self.codes = codes
         self.shape = codes.values.shape
         self.name = name
         self.key = f"tensor:{name}"
-        self.quantised = (bits, group, codes.minima is not None)
+        self.form = self.quantised = QuantForm(bits, group, codes.minima is not None)
 
     @classmethod
-    def random(cls, bits: int, group: int, minima: bool, rows: int = 6, columns: int = 128) -> CodeSource:
+    def random(cls, bits: Literal[4, 8], group: int, minima: bool, rows: int = 6, columns: int = 128) -> CodeSource:
         generator = np.random.default_rng(bits * group)
         groups = (rows, columns // group)
         codes = QuantisedRows(
             generator.integers(0, 1 << bits, (rows, columns), dtype=np.uint8),
-            generator.standard_normal(groups, dtype=np.float32),
-            generator.standard_normal(groups, dtype=np.float32) if minima else None,
+            generator.standard_normal(groups).astype(np.float16).astype(np.float32),
+            generator.standard_normal(groups).astype(np.float16).astype(np.float32) if minima else None,
         )
         return cls(codes, bits, group)
 
@@ -55,12 +56,12 @@ class CodeSource(RowSource):
         return QuantisedRows(codes.values[start:stop], codes.scales[start:stop], minima)
 
     def rows(self, start: int, stop: int) -> NDArray[np.float32]:
-        bits, group, _ = self.quantised or (0, 1, False)
+        form = self.form
         part = self.quantised_rows(start, stop)
-        scales = np.repeat(part.scales, group, axis=1)
+        scales = np.repeat(part.scales, form.group, axis=1)
         if part.minima is None:
-            return (part.values.astype(np.float32) - (1 << (bits - 1))) * scales
-        return part.values.astype(np.float32) * scales + np.repeat(part.minima, group, axis=1)
+            return (part.values.astype(np.float32) - (1 << (form.bits - 1))) * scales
+        return part.values.astype(np.float32) * scales + np.repeat(part.minima, form.group, axis=1)
 
     def recipe(self) -> dict[str, Any]:
         return {"op": "tensor", "name": self.name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,16 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("onnx_ir")
 
-from export.lowering import LoweredModel
+from export.capture import capture
+from export.checkpoint.gguf import GGUFCheckpoint
+from export.lowering import LoweredModel, lower
 from export.recipe import Recipe, recipe_for
 from export.reference import Reference
 from export.verify import golden
+from ops.errors import ConfigError
 from rtcore.golden import compare
 from tests.export.cases import case
+from tests.export.gguf_files import write_family
 from tests.export.paged_run import PagedRun, two_sequences
 from tests.export.tiny_families import VOCABULARY, random_model
 
@@ -29,6 +34,7 @@ SECOND = [int(token) for token in _RANDOM.integers(3, VOCABULARY, 17)]
 
 #: A tied head, widths that no group divides, weights that are transposed, rows that are moved.
 NAMES = ["llama", "llama_odd_width", "gpt2", "gpt_neox"]
+TIED = "model.embed_tokens.weight.int8"
 FORMS = [("int8", 32, True), ("int8", 128, False), ("int4", 32, False), ("int4", 64, True)]
 
 
@@ -68,27 +74,60 @@ def test_wrong_codes_leave_the_bound(tmp_path: Path) -> None:
 
 def test_a_tied_head_and_its_embedding_share_their_bytes() -> None:
     lowered, _ = lowered_case("llama", recipe_for("int8"))
-    shared = [name for name in lowered.tensors if name.startswith("model.embed_tokens.weight")]
-    keys = {lowered.tensors[name].key for name in shared}
-    assert len(shared) == 3 and len(keys) == 2
-    assert "GatherBlockQuantized" in {node.op_type for node in lowered.step.graph}
+    graph = lowered.step.graph
+    readers = [node.op_type for node in graph for value in node.inputs if value and value.name == TIED]
+    assert sorted(readers) == ["QuantGather", "QuantMatMul"]
+    assert [name for name in lowered.tensors if name.startswith("model.embed_tokens")] == [TIED]
 
 
 def test_sensitive_weights_stay_higher() -> None:
     lowered, _ = lowered_case("llama", recipe_for("int4", sensitive=["model.layers.0.mlp.down_proj.*"]))
-    bits = {weight.name: weight.quantised.bits for weight in lowered.quantised if weight.role == "linear"}
+    bits = {weight.name: weight.quantised.form.bits for weight in lowered.quantised if weight.role == "linear"}
     assert bits.pop("model.layers.0.mlp.down_proj.weight") == 8
     assert set(bits.values()) == {4}
     assert "model.layers.0.mlp.down_proj.weight" in lowered.recipe["kept_higher"]
 
 
-def test_every_8_bit_product_rounds_activations() -> None:
-    """Below accuracy level 4 ONNX Runtime's 8-bit product is hundreds of times slower."""
+def test_a_layer_is_four_products_and_attention() -> None:
+    """Norms, residuals and the gated activation are fused; the head's rows are chosen before its norm."""
     lowered, _ = lowered_case("llama", recipe_for("int8"))
-    levels = [
-        node.attributes["accuracy_level"].as_int() for node in lowered.step.graph if node.op_type == "MatMulNBits"
-    ]
-    assert levels and set(levels) == {4}
+    layers = len(lowered.cache_tensors) // 2
+    counts = Counter(node.op_type for node in lowered.step.graph)
+    assert counts == {"QuantMatMul": 4 * layers + 1, "PagedAttention": layers, "QuantGather": 1, "Gather": 1}
+
+
+def test_linear_bytes_are_what_a_step_reads() -> None:
+    """Every weight but the embedding's, which a tied head shares."""
+    lowered, _ = lowered_case("llama", recipe_for("int8"))
+    products = {
+        str(node.inputs[1].name) for node in lowered.step.graph if node.op_type == "QuantMatMul" and node.inputs[1]
+    }
+    assert TIED in products
+    assert lowered.linear_bytes == sum(lowered.tensors[name].nbytes for name in products)
+
+
+def test_native_keeps_the_codes_of_a_gguf_file(tmp_path: Path) -> None:
+    """All its kinds of blocks, the parts of one merged weight among them in different ones."""
+    path = write_family(tmp_path / "small.gguf", "llama", "Q4_1", kinds={"attn_v": "Q8_0", "token_embd": "Q8_0"})
+    checkpoint = GGUFCheckpoint(path)
+    captured = capture(checkpoint.config)
+    lowered = lower(captured, recipe_for("native"), captured.reader(checkpoint))
+    reference = Reference(checkpoint.config, captured, lowered, captured.reader(checkpoint))
+    for weight in lowered.quantised:
+        assert weight.quantised.passes_through
+        source = weight.quantised.source
+        assert np.array_equal(weight.quantised.dequantised_rows(0, source.shape[0]), source.all())
+    assert {weight.quantised.form.bits for weight in lowered.quantised} == {4, 8}
+    tokens = list(range(3, 20))
+    found = two_sequences(PagedRun(lowered, tmp_path / "step.onnx"), tokens, tokens[:9])["first"]
+    positions = list(range(len(tokens)))
+    plain = reference.logits(tokens, positions)
+    assert np.abs(found - plain).max() <= 2 * np.abs(plain - reference.rounded_logits(tokens, positions)).max()
+
+
+def test_native_needs_a_quantised_checkpoint() -> None:
+    with pytest.raises(ConfigError, match="not quantised"):
+        lowered_case("llama", recipe_for("native"))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

@@ -25,6 +25,7 @@ from export.tensors import StoredTensor
 from export.weights import PAGE, WeightPlan
 from export.writer import BundleWriter
 from ops.errors import CheckpointError, ConfigError, NotABundle, OutOfDisk, VerificationFailed
+from ops.layout import QuantForm
 from rtcore.bundle import Bundle
 from rtcore.manifest import Dimensions, Manifest, Source, TextInfo
 from tests.export.sources import ArraySource
@@ -66,7 +67,7 @@ def quiet(_: int) -> None:
 
 def write(target: Path, manifest: Manifest = MANIFEST, replace: bool = False, **more: bytes) -> Manifest:
     with BundleWriter(target, replace) as writer:
-        writer.place("weights/fp32/plain", {"a": Plain(A), "b": Plain(B)})
+        writer.place("weights/fp32", {"a": Plain(A), "b": Plain(B)})
         writer.write_weights(quiet)
         for name, content in more.items():
             writer.write(name, content)
@@ -75,26 +76,24 @@ def write(target: Path, manifest: Manifest = MANIFEST, replace: bool = False, **
 
 def test_the_bundle_opens_and_its_bytes_are_the_tensors(tmp_path: Path) -> None:
     target = tmp_path / "bundle"
-    quantised = QuantisedWeight(B, 8, 32, symmetric=False)
-    parts = {"values": quantised.values, "scales": quantised.scales, "zeros": quantised.zero_points}
-    tensors = {"a": Plain(A), **{name: part for name, part in parts.items() if part is not None}}
+    tensors = {"a": Plain(A), "b": Plain(B), "q": QuantisedWeight(B, QuantForm(8, 32, minima=True))}
     with BundleWriter(target) as writer:
-        places = writer.place("weights/int8/plain", tensors)
+        places = writer.place("weights/int8", tensors)
         written: list[int] = []
         writer.write_weights(written.append)
         assert not target.exists()
         writer.finish(MANIFEST)
     bundle = Bundle.open(target)
-    file = target / "weights/int8/plain/00000.bin"
-    content = file.read_bytes()
-    assert sum(written) == len(content)
+    shards = {"plain": "weights/int8/plain/00000.bin", "cpu-vnni": "weights/int8/cpu-vnni/00000.bin"}
+    content = {layout: (target / path).read_bytes() for layout, path in shards.items()}
+    assert sum(written) == sum(map(len, content.values()))
     for name, tensor in tensors.items():
         place = places[name]
-        assert place.offset % PAGE == 0
+        assert place.offset % PAGE == 0 and place.path == shards[tensor.layout]
         expected = b"".join(chunk.tobytes() for chunk in tensor.chunks())
-        assert content[place.offset : place.offset + place.nbytes] == expected
-    entry = next(entry for entry in bundle.manifest.files if entry.path.endswith(".bin"))
-    assert entry.sha256 == hashlib.sha256(content).hexdigest()
+        assert content[tensor.layout][place.offset : place.offset + place.nbytes] == expected
+    entries = {entry.path: entry.sha256 for entry in bundle.manifest.files}
+    assert all(entries[path] == hashlib.sha256(content[layout]).hexdigest() for layout, path in shards.items())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
 
 

@@ -18,7 +18,7 @@ from ops.library import available_kernels, register
 from ops.schema import DOMAIN, SCHEMAS, VERSION
 
 Array = NDArray[Any]
-ELEMENT_TYPES = {"float32": 1, "int32": 6, "int64": 7, "float16": 10}
+ELEMENT_TYPES = {"float32": 1, "uint8": 2, "int32": 6, "int64": 7, "float16": 10}
 KERNELS = available_kernels()
 
 # What ORT raises where an operator refuses: when it makes the session, and when it runs it.
@@ -34,6 +34,7 @@ class Node:
     inputs: tuple[tuple[str, int] | None, ...]
     kernels: str = "auto"
     threads: int = 2
+    activations: str = "int8"
 
 
 def _model(node: Node) -> bytes:
@@ -42,7 +43,7 @@ def _model(node: Node) -> bytes:
     schema = SCHEMAS[node.op]
     present = [one if given else None for one, given in zip(schema.inputs, node.inputs, strict=False)]
     types = {one.name: given for one, given in zip(schema.inputs, node.inputs, strict=False) if given}
-    letters = {one.type: types[one.name][0] for one in schema.inputs if one.name in types}
+    letters = {"T": "float32"} | {one.type: types[one.name][0] for one in schema.inputs if one.name in types}
 
     def value(name: str, dtype: str, rank: int) -> Any:
         return helper.make_tensor_value_info(name, ELEMENT_TYPES[dtype], [f"{name}.{i}" for i in range(rank)])
@@ -67,7 +68,7 @@ def session(node: Node) -> onnxruntime.InferenceSession:
     options.intra_op_num_threads = node.threads
     options.enable_mem_pattern = False
     options.log_severity_level = 4
-    register(options, node.kernels)
+    register(options, node.kernels, node.activations)
     return onnxruntime.InferenceSession(_model(node), options, providers=["CPUExecutionProvider"])
 
 
@@ -78,6 +79,7 @@ def run(
     *,
     kernels: str = "auto",
     threads: int = 2,
+    activations: str = "int8",
     shared: bool = True,
 ) -> dict[str, Array]:
     """Run `op` once and return its outputs by name.
@@ -95,6 +97,7 @@ def run(
         tuple(None if one is None else (one.dtype.name, one.ndim) for one in order),
         kernels,
         threads,
+        activations,
     )
     prepared = session(node)
     binding = prepared.io_binding()

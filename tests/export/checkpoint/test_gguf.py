@@ -14,6 +14,7 @@ pytest.importorskip("gguf")
 from export.checkpoint.gguf import GGUFCheckpoint
 from export.quantise import QuantisedWeight
 from ops.errors import CheckpointError, UnsupportedModel
+from ops.layout import QuantForm
 from tests.export import gguf_files as files
 
 #: Architectures that transformers reads from GGUF too (its reader of Qwen3 forgets the width of a head).
@@ -95,17 +96,17 @@ def test_moved_rows_keep_the_codes_of_the_file(tmp_path: Path, kind: str) -> Non
     source = ours.tensor(name)
     near = source.all()
     assert np.abs(near - exact.tensor(name).all()).max() < 0.5
-    bits, group, minima = source.quantised or (0, 0, False)
-    assert (bits, group, minima) == {"Q8_0": (8, 32, False), "Q4_0": (4, 32, False), "Q4_1": (4, 32, True)}[kind]
+    forms = {"Q8_0": QuantForm(8, 32), "Q4_0": QuantForm(4, 32), "Q4_1": QuantForm(4, 32, minima=True)}
+    form = forms[kind]
+    assert source.quantised == form
     codes = source.quantised_rows(5, 21)
-    scales = np.repeat(codes.scales, group, axis=1)
+    scales = np.repeat(codes.scales, form.group, axis=1)
     if codes.minima is None:
-        rebuilt = (codes.values.astype(np.float32) - (1 << (bits - 1))) * scales
+        rebuilt = (codes.values.astype(np.float32) - (1 << (form.bits - 1))) * scales
     else:
-        rebuilt = codes.values.astype(np.float32) * scales + np.repeat(codes.minima, group, axis=1)
+        rebuilt = codes.values.astype(np.float32) * scales + np.repeat(codes.minima, form.group, axis=1)
     assert np.array_equal(rebuilt, near[5:21])
-    if codes.minima is None:
-        assert np.array_equal(QuantisedWeight(source, 8, 32).dequantised_rows(0, source.shape[0]), near)
+    assert np.array_equal(QuantisedWeight(source, form).dequantised_rows(0, source.shape[0]), near)
 
 
 def test_llama3_scaling_is_recognised_from_its_factors(tmp_path: Path) -> None:

@@ -1,0 +1,19 @@
+#include "vector_avx2.h"
+
+#include "path_math.h"
+
+#include "path_elementwise.h"
+
+#include "path_attention.h"
+
+#include "dot_quads.h"
+
+#include "path_quant.h"
+
+#include "path_table.h"
+
+namespace ortolan {
+
+const Kernels kAvx2VnniKernels = path_table("avx2-vnni");
+
+}  // namespace ortolan

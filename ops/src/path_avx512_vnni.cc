@@ -1,0 +1,19 @@
+#include "vector_avx512.h"
+
+#include "path_math.h"
+
+#include "path_elementwise.h"
+
+#include "path_attention.h"
+
+#include "dot_quads.h"
+
+#include "path_quant.h"
+
+#include "path_table.h"
+
+namespace ortolan {
+
+const Kernels kAvx512VnniKernels = path_table("avx512-vnni");
+
+}  // namespace ortolan

@@ -1,0 +1,31 @@
+// The table of a path's kernels. Included last.
+#pragma once
+
+#include "kernels.h"
+
+namespace ortolan {
+namespace {
+
+constexpr Kernels path_table(const char* name) {
+  Kernels table{};
+  table.name = name;
+  table.width = kWidth;
+  table.gated_activation = gated_activation;
+  table.add_rms_norm = add_rms_norm;
+  table.rms_norm = rms_norm;
+  table.transform_head = transform_head;
+  table.to_half = to_half;
+  table.to_float = to_float;
+  table.attend_chunk = attend_chunk;
+  table.merge = merge;
+  table.finish = finish;
+  table.activation_bytes = bytes_of_activation;
+  table.quantise_row = quantise_row;
+  table.multiply_tile = multiply_tile;
+  table.multiply_tile_exactly = multiply_tile_exactly;
+  table.gather_row = gather_row;
+  return table;
+}
+
+}  // namespace
+}  // namespace ortolan

@@ -1,0 +1,41 @@
+// y = activation(norm(x) . W^T + bias) + residual, with W in the layout cpu-vnni.
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "custom_op.h"
+#include "quant_weights.h"
+#include "scratch.h"
+
+namespace ortolan {
+
+class QuantMatMul {
+ public:
+  static constexpr const char* kName = "QuantMatMul";
+  static constexpr std::array<Port, 5> kInputs{
+      {{abi::kFloat}, {abi::kUint8}, {abi::kFloat, true}, {abi::kFloat, true}, {abi::kFloat, true}}};
+  static constexpr std::array<Port, 1> kOutputs{{{abi::kFloat}}};
+  static constexpr std::array<Alias, 0> kAliases{};
+
+  QuantMatMul(const NodeInfo& node, const Kernels& kernels);
+  void compute(const Call& call) const;
+
+ private:
+  struct Inputs;
+
+  Inputs inputs(const Call& call) const;
+  // The rows as products read them: normalised, and rounded to int8 unless products are to be exact.
+  void prepare(const Call& call, Inputs& inputs, Scratch& scratch) const;
+  void products(const Inputs& inputs, int64_t tile, int64_t first_row, int count, float* out) const;
+  void multiply(const Inputs& inputs, int64_t unit, int64_t first_row, int64_t last_row) const;
+  void finish(const Inputs& inputs, int64_t unit, int64_t row, float* y, const float* up) const;
+
+  QuantWeights weights_;
+  const Kernels& kernels_;
+  std::optional<Activation> activation_;
+  float norm_epsilon_;
+  int64_t width_;  // of y
+};
+
+}  // namespace ortolan
