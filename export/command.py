@@ -6,6 +6,7 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
+from export.recipe import GROUPS
 from ops.errors import MissingExtra
 from rtcore.command import Command
 
@@ -48,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the precision served unless one is asked for (default: int8 if exported, else the first)",
     )
     parser.add_argument(
-        "--group", type=int, default=32, choices=(32, 64, 128), help="weights that share a scale (default: 32)"
+        "--group", type=int, default=32, choices=GROUPS, help="weights that share a scale (default: 32)"
     )
     parser.add_argument(
         "--asymmetric", action="store_true", help="quantise with zero points: somewhat closer, somewhat larger"

@@ -34,7 +34,6 @@ checkpoint and quantises as the skeleton says; needs no torch (a .gguf file need
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``ortolan fill``."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the skeleton")
     parser.add_argument(
         "--weights", required=True, metavar="SOURCE", help="folder of the checkpoint, .gguf file, or random:SEED"
@@ -108,6 +107,7 @@ def _open(weights: str, skeleton: Skeleton) -> Checkpoint:
     checkpoint = open_checkpoint(source)
     found, wanted = checkpoint.config.get("model_type"), skeleton.config.get("model_type")
     if found != wanted:
+        checkpoint.close()
         raise CheckpointError(
             f"{source} is of the type {found!r}, the skeleton of {wanted!r}.",
             remedy="Name the checkpoint that the skeleton was made for.",

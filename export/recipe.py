@@ -11,7 +11,6 @@ from ops.errors import ConfigError
 
 Role = Literal["linear", "head", "embedding"]
 GROUPS = (32, 64, 128)
-PRECISIONS = ("fp32", "int8", "int4")
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def recipe_for(precision: str, *, group: int = 32, symmetric: bool = True, sensi
     if recipe is None:
         raise ConfigError(
             f"There is no precision {precision!r}.",
-            remedy=f"Choose from {', '.join(PRECISIONS)}.",
+            remedy=f"Choose from {', '.join(_RECIPES)}.",
             param="precision",
         )
     return replace(recipe, group=group, symmetric=symmetric, sensitive=tuple(sensitive))

@@ -19,7 +19,8 @@ def scatter(
 ) -> None:
     """Write `values` [n, ...], which are the rows `rows` of the expression, into its parameters in place.
 
-    Rows that are constants are left out. Raises KeyError for a parameter that is not among `parameters`.
+    Rows that are constants are left out. Raises KeyError for a parameter that is not among `parameters`, and
+    ValueError for an operation that has no way back.
     """
     match recipe["op"]:
         case "tensor":
@@ -43,6 +44,8 @@ def scatter(
             scatter(recipe["source"], rows, (values - recipe["offset"]) / recipe["scale"], parameters)
         case "constant":
             return
+        case operation:
+            raise ValueError(f"{operation!r} is not an operation of a recipe")
 
 
 def row_count(recipe: Mapping[str, Any], parameters: Mapping[str, NDArray[np.float32]]) -> int:

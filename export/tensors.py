@@ -71,7 +71,7 @@ class StoredTensor(ABC):
 
     @abstractmethod
     def recipe(self) -> dict[str, Any]:
-        """How this is made, as JSON (see `export.stored.stored_of`); a skeleton keeps it instead of the bytes."""
+        """How this is made, as JSON (`export.stored.StoredReader` reads it); a skeleton keeps it, not the bytes."""
 
     @property
     def nbytes(self) -> int:

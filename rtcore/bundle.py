@@ -137,6 +137,13 @@ def _existing_directory(path: Path) -> Path:
     remedy = "Give the directory that `ortolan export` wrote."
     try:
         path.stat()
+        os.path.realpath(path).encode()
+    except UnicodeEncodeError as error:
+        raise NotABundle(
+            f"{path} cannot be used.",
+            why="Its name is not UTF-8, which ONNX Runtime needs.",
+            remedy="Rename the directory, or those that it lies in.",
+        ) from error
     except (OSError, ValueError) as error:
         why = "" if isinstance(error, FileNotFoundError) else f"{getattr(error, 'strerror', None) or error}."
         raise NotABundle(f"{path} does not exist or cannot be read.", why=why, remedy=remedy) from error

@@ -10,6 +10,11 @@ import msgspec
 
 from ops.errors import ConfigError
 
+MOST = 2**31 - 1
+"""The largest number of tokens, sequences or requests that a setting may name."""
+LIMITS = {"threads": 1024, "cache_bytes": 2**62}
+"""Where another number is the largest; more threads than a machine has cores only wait for one another."""
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How one engine runs one bundle.
@@ -92,6 +97,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1.", param=name)
+        for name in ("block_size", "max_step_tokens", "max_sequences", "max_queue", "max_prefill_chunk", *LIMITS):
+            value, most = getattr(self, name), LIMITS.get(name, MOST)
+            if value is not None and value > most:
+                raise ConfigError(f"{name} is {value}; it must be at most {most}.", param=name)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ops.errors import BundleDamaged
+from ops.errors import ResourceError
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.hashing import check_hashes
@@ -35,14 +35,25 @@ def load_engine(path: str | Path, config: EngineConfig) -> Engine:
 
         try:
             engine = Engine.load(bundle, config)
-        except Exception:
+        except Exception as error:
             if hashing is not None:
                 hashing.result()
+            if isinstance(error, MemoryError):
+                raise _too_large(error) from error
             raise
         try:
             if hashing is not None:
                 hashing.result()
-        except BundleDamaged:
+        except BaseException:
             engine.close()
             raise
     return engine
+
+
+def _too_large(error: MemoryError) -> ResourceError:
+    return ResourceError(
+        "There is not enough memory for the engine.",
+        why=f"{error}." if str(error) else "",
+        remedy="Free some, or choose a smaller cache (cache_bytes) and fewer sequences (max_sequences).",
+        param="cache_bytes",
+    )

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 from pathlib import Path
+
+from ops.errors import ResourceError
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
+_FEWEST_FILES = 64
+_ENOUGH_FILES = 1 << 16
 
 
 def available_cores(cgroup: Path = _CGROUP, proc: Path = _PROC) -> int:
@@ -39,6 +44,25 @@ def available_memory(cgroup: Path = _CGROUP, proc: Path = _PROC) -> int | None:
             )
             found.append(max(0, int(limit) - int(used) + reclaimable))
     return min(found) if found else None
+
+
+def allow_open_files() -> None:
+    """Raise this process's limit of open files as far as it may go. Raises ResourceError where that is too low.
+
+    A connection takes one, and libraries end the process without a word where there are none left.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard > _ENOUGH_FILES:
+        hard = max(soft, _ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        soft = hard
+    if soft != resource.RLIM_INFINITY and soft < _FEWEST_FILES:
+        raise ResourceError(
+            f"This process may open {soft} files.",
+            why=f"A server needs {_FEWEST_FILES} at least, and one for each connection.",
+            remedy="Raise the limit: ulimit -n 4096",
+        )
 
 
 def _own_groups(cgroup: Path, proc: Path) -> list[Path]:

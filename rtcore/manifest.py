@@ -5,6 +5,7 @@ The exporter fills these structs and `rtcore/bundle.py` reads them; nothing else
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import msgspec
@@ -13,6 +14,8 @@ FORMAT = 1
 MANIFEST_FILE = "manifest.json"
 GOLDEN_FILE = "golden.json"
 TOKENIZER_FOLDER = "tokenizer"
+MAX_ID = 2**31 - 1
+"""Token ids, positions and sizes of a model are 32-bit integers where they are computed with."""
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -47,14 +50,17 @@ class Dimensions(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "head_dim", "context_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
+            if not 1 <= getattr(self, name) <= MAX_ID:
+                raise ValueError(f"{name} must be between 1 and {MAX_ID}")
 
 
 class CacheGroup(msgspec.Struct, frozen=True):
     """Layers that share block tables; `window` in tokens (a query sees kv > q - window), 0 for all."""
 
     window: int = 0
+
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8e4m3fn": 1}
 
 
 class CacheTensor(msgspec.Struct, frozen=True):
@@ -73,6 +79,11 @@ class CacheTensor(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1:
             raise ValueError(f"the shape of {self.name} must hold positive numbers")
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes that one token takes."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -103,7 +114,8 @@ class Variant(msgspec.Struct, frozen=True):
 class TextInfo(msgspec.Struct, frozen=True):
     """What text in and text out need: special ids, how a prompt begins, sampling defaults of the model.
 
-    `stop_ids` end a generation; `sampling` holds the checkpoint's own defaults (temperature, top_k, top_p).
+    `stop_ids` end a generation; `sampling` holds the checkpoint's own defaults by
+    its names for them; of these, temperature, top_k and top_p are used.
     """
 
     bos_id: int | None = None
@@ -114,6 +126,11 @@ class TextInfo(msgspec.Struct, frozen=True):
     sampling: dict[str, float] = {}
     tool_format: str | None = None
     reasoning_format: str | None = None
+
+    def __post_init__(self) -> None:
+        for number in (self.bos_id, self.pad_id, *self.stop_ids):
+            if number is not None and not 0 <= number <= MAX_ID:
+                raise ValueError(f"{number} is no token id")
 
 
 class Parallel(msgspec.Struct, frozen=True):

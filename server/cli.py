@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -29,6 +30,8 @@ EXIT_CODES: tuple[tuple[type[errors.OrtolanError], int], ...] = (
     (errors.EngineError, 7),
 )
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 _EPILOG = f"""\
 exit codes:
   0    done
@@ -46,6 +49,7 @@ exit codes:
 
 def main(arguments: Sequence[str] | None = None, registry: Registry | None = None) -> int:
     """Run ``ortolan`` with the given arguments (None: those of the process) and return its exit code."""
+    _open_standard_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     try:
@@ -55,11 +59,31 @@ def main(arguments: Sequence[str] | None = None, registry: Registry | None = Non
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Python flushes standard output once more when it ends, which would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return CLOSED_PIPE
     except Exception as error:
         return _report(error, debug)
+
+
+def _open_standard_streams() -> None:
+    """Open what the caller closed of standard input, output and error, as if it were /dev/null.
+
+    Left closed, their numbers would go to the next sockets and files, which prints would then write into.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            handle = os.open(os.devnull, os.O_RDWR)
+            os.dup2(handle, number)
+            if handle > 2:
+                os.close(handle)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+def _give_up_output() -> None:
+    """Drop what is left to be written: Python flushes standard output once more at its end and would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(given: list[str], registry: Registry) -> int:
@@ -134,6 +158,10 @@ def _report(error: Exception, debug: bool) -> int:
     """Say what happened, why, and what to do, and return the exit code."""
     if isinstance(error, ModuleNotFoundError):
         error = missing_extra("A library is missing.", error)
+    if isinstance(error, OSError) and error.errno in _FULL:
+        _give_up_output()
+        why = f"{error.strerror}."
+        error = errors.OutOfDisk("Something could not be written.", why=why, remedy="Free some space.")
     if debug:
         traceback.print_exception(error)
     if isinstance(error, errors.OrtolanError):

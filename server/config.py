@@ -181,12 +181,23 @@ def _read_file(path: Path, known: list[str]) -> dict[str, Any]:
 def _convert(key: str, value: Any, place: str, *, strict: bool) -> Any:
     """A value as its field's type; strings of flags and variables are read, TOML's types must fit."""
     kind = get_type_hints(ServerConfig, include_extras=True)[key]
+    if isinstance(value, str) and not _is_unicode(value):
+        raise ConfigError(f"{place} is {value!r}.", why="It is not UTF-8.", param=key)
     if isinstance(value, str) and _is_size(kind):
         value = _bytes_of(value, place)
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{place} is {value!r}.", why=f"{error}.", param=key) from error
+
+
+def _is_unicode(text: str) -> bool:
+    """False for what came from bytes of a command line or environment that are not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _bytes_of(text: str, place: str) -> int:

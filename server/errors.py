@@ -19,7 +19,7 @@ SERVER = "server_error"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a class of errors is answered with. `remedy` goes to the client only where it can follow it."""
+    """What a class of errors is answered with: the HTTP status, and OpenAI's type and code."""
 
     status: int
     type: str

@@ -21,6 +21,16 @@ MAX_CHOICES = 512
 """Sequences that one HTTP request may ask for: prompts times n."""
 
 
+def check_choices(prompts: int, n: int) -> None:
+    """Raise InvalidRequest when a request asks for too many answers. To be called before prompts are encoded."""
+    if prompts * n > MAX_CHOICES:
+        raise InvalidRequest(
+            f"The request asks for {prompts * n} answers.",
+            why=f"One request may ask for {MAX_CHOICES}, prompts times n.",
+            param="n",
+        )
+
+
 class Choice:
     """One sequence: its text so far, the number of its tokens, and why it ended."""
 
@@ -51,12 +61,6 @@ class Generation:
 
     def __init__(self, service: Service, prompts: list[list[int]], params: SamplingParams) -> None:
         """Raises InvalidRequest or ContextLengthExceeded for a prompt that does not fit."""
-        if len(prompts) * params.n > MAX_CHOICES:
-            raise InvalidRequest(
-                f"The request asks for {len(prompts) * params.n} answers.",
-                why=f"One request may ask for {MAX_CHOICES}, prompts times n.",
-                param="n",
-            )
         self.id = uuid.uuid4().hex
         self._service = service
         self._prompt_tokens = sum(map(len, prompts))

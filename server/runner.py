@@ -110,15 +110,15 @@ def _announce(service: Service, listener: socket.socket, starting: asyncio.Task[
     else:
         path = "/v1/completions"
         body["prompt"] = question
-    print(f"Ortolan serves {service.model} ({precision}) at {url}. Try:")
     data = shlex.quote(json.dumps(body))
-    print(f"curl {url}{path} -H 'Content-Type: application/json' -d {data}", flush=True)
+    with contextlib.suppress(OSError):  # nobody reads it, or its disk is full: no reason not to serve
+        print(f"Ortolan serves {service.model} ({precision}) at {url}. Try:")
+        print(f"curl {url}{path} -H 'Content-Type: application/json' -d {data}", flush=True)
     logger.info("ready", extra={"model": service.model, "precision": precision, "url": url})
 
 
 async def _drain(service: Service, signals: StopSignals) -> None:
     """Take nothing new and let requests in flight finish, until the timeout or a second signal."""
-    service.draining = True
     timeout = service.config.drain_timeout
     logger.info("draining", extra={"in_flight": service.engine.in_flight, "timeout": timeout})
     draining = asyncio.create_task(service.engine.drain(timeout))

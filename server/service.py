@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from ops.errors import EngineUnavailable, UnknownModel
+from ops.errors import UnknownModel
 from rtcore.decoding.params import SamplingParams
 from rtcore.manifest import Manifest
 from rtcore.process.client import EngineProcess
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
 LARGE_TEXT = 8192
 """Characters above which text work leaves the event loop; below it takes a few milliseconds."""
 TEXT_THREADS = 2
-SHUTDOWN_RETRY_SECONDS = 5.0
 
 Result = TypeVar("Result")
 
 
 class Service:
-    """One served model. `draining` is set once, when the server is about to end."""
+    """One served model."""
 
     def __init__(
         self, config: ServerConfig, manifest: Manifest, engine: EngineProcess, frontend: TextFrontend
@@ -40,7 +39,6 @@ class Service:
         self.manifest = manifest
         self.engine = engine
         self.model = config.model_name or manifest.name
-        self.draining = False
         self._frontend = frontend
         self._fitted: Ready | None = None
         self._created = int(time.time())
@@ -76,11 +74,14 @@ class Service:
 
     def admit(self, model: str | None) -> None:
         """Raise UnknownModel for another model's name, EngineUnavailable when nothing new is taken."""
-        if self.draining:
-            raise EngineUnavailable(
-                "The server is shutting down.", retry_after=SHUTDOWN_RETRY_SECONDS, remedy="Try again elsewhere."
-            )
-        if model is not None and model != self.model:
+        if self.engine.draining:
+            raise self.engine.unavailable()
+        if model is not None:
+            self.check_model(model)
+
+    def check_model(self, model: str) -> None:
+        """Raise UnknownModel for another model's name."""
+        if model != self.model:
             raise UnknownModel(
                 f"There is no model {model!r} here.", remedy=f"The model is called {self.model!r}.", param="model"
             )

@@ -6,6 +6,7 @@ Source: WHATWG HTML, "Server-sent events"; the closing `[DONE]` is OpenAI's.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Self
 
 import msgspec
@@ -42,24 +43,26 @@ class EventStream:
 
     async def send(self, *events: msgspec.Struct) -> None:
         """Send events in one write. Raises ConnectionError when the client is gone or stalls."""
-        await self._write(b"".join(b"data: " + encode(event) + b"\n\n" for event in events))
+        data = b"".join(b"data: " + encode(event) + b"\n\n" for event in events)
+        await self._within_timeout(self._response.write(data))
 
     async def done(self) -> web.StreamResponse:
         """Send the closing event and end the response."""
-        await self._write(b"data: [DONE]\n\n")
-        await self._response.write_eof()
-        return self._response
+        return await self._end(b"data: [DONE]\n\n")
 
     async def fail(self, error: OrtolanError) -> web.StreamResponse:
         """Send an error event in OpenAI's shape and end the response, without `[DONE]`."""
-        await self._write(b"data: " + error_body(error) + b"\n\n")
-        await self._response.write_eof()
+        return await self._end(b"data: " + error_body(error) + b"\n\n")
+
+    async def _end(self, data: bytes) -> web.StreamResponse:
+        await self._within_timeout(self._response.write(data))
+        await self._within_timeout(self._response.write_eof())
         return self._response
 
-    async def _write(self, data: bytes) -> None:
+    async def _within_timeout(self, writing: Awaitable[None]) -> None:
         try:
             async with asyncio.timeout(self._write_timeout):
-                await self._response.write(data)
+                await writing
         except TimeoutError:
             if self._request.transport is not None:
                 self._request.transport.abort()

@@ -25,13 +25,12 @@ class Swapper:
     """Swaps what it recognises in a model and remembers what the graph must be told about it.
 
     tables: rotary tables by name, as functions from positions [n] to cos | sin [n, rotary_dims].
-    transposed: names of weights that are stored [K, N]. offsets: what is added to a weight, by name.
+    offsets: what is added to a weight, by name.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.tables: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
-        self.transposed: set[str] = set()
         self.offsets: dict[str, float] = {}
 
     def swap(self) -> None:
@@ -41,7 +40,6 @@ class Swapper:
             if isinstance(module, nn.Linear):
                 _replace(module, _linear)
             elif isinstance(module, Conv1D):
-                self.transposed.add(f"{path}.weight")
                 _replace(module, _conv1d)
             elif isinstance(module, (NewGELUActivation, PytorchGELUTanh)):
                 _replace(module, _gelu_tanh)

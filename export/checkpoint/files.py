@@ -1,15 +1,18 @@
-"""Small helpers on a checkpoint's files: JSON that may be damaged, and their digest."""
+"""Small helpers on a checkpoint's files: JSON that may be damaged, bytes at an offset, and their digest."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ops.errors import CheckpointError
+
+FETCH_AGAIN = "Fetch or copy the file again; its size and hash should match those of its origin."
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -25,6 +28,23 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds no JSON object.", remedy="Fetch or copy the file again.")
     return value
+
+
+def fill(buffer: memoryview, descriptor: int, offset: int, path: Path) -> bool:
+    """Read an open file from a byte offset on until `buffer` is full; False when the file ends before.
+
+    Raises CheckpointError, naming `path`, when it cannot be read.
+    """
+    while buffer:
+        try:
+            count = os.preadv(descriptor, [buffer], offset)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+        if count == 0:
+            return False
+        buffer = buffer[count:]
+        offset += count
+    return True
 
 
 def file_digest(path: Path) -> str:

@@ -20,8 +20,10 @@ Layout = Callable[[RowSource, str, dict[str, Any]], RowSource]
 
 @dataclass(frozen=True)
 class GGUFFamily:
-    """One architecture. model: stored names outside the layers; layer: those inside, without ``blk.N.``;
-    prefix: how Hugging Face begins a layer's names; window_key: the architecture has a sliding window."""
+    """One architecture. model_type: as config.json says it. layer: stored names inside the layers, without
+    ``blk.N.``, and what Hugging Face calls them; model: those outside. prefix: how Hugging Face begins a layer's
+    names. layout: None where both lay tensors out alike. norm: which epsilon the metadata must have. extra: fields
+    of config.json that follow from the architecture alone."""
 
     model_type: str
     layer: dict[str, str]

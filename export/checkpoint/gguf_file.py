@@ -15,13 +15,13 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
+from export.checkpoint.files import FETCH_AGAIN, fill
 from ops.errors import CheckpointError, UnsupportedModel
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
-DAMAGED = "Fetch or copy the file again; its size and hash should match those of its origin."
 
 #: Metadata type numbers of plain values, as numpy reads them; 7 is a bool, 8 a string, 9 an array.
 SCALARS: dict[int, np.dtype[Any]] = {
@@ -64,7 +64,7 @@ class GGUFFile:
             raise
 
     def damaged(self, why: str) -> CheckpointError:
-        return CheckpointError(f"The GGUF file {self.path} is damaged.", why=why, remedy=DAMAGED)
+        return CheckpointError(f"The GGUF file {self.path} is damaged.", why=why, remedy=FETCH_AGAIN)
 
     def _read(self) -> None:
         if self._take(4) != MAGIC:
@@ -175,17 +175,9 @@ class GGUFFile:
     def rows(self, info: GGUFTensorInfo, start: int, stop: int) -> NDArray[np.uint8]:
         """The stored bytes of rows [start, stop): uint8 [stop - start, row_bytes]."""
         raw = np.empty((stop - start, info.row_bytes), np.uint8)
-        buffer = memoryview(raw.reshape(-1).data)
         offset = info.offset + start * info.row_bytes
-        while buffer:
-            try:
-                count = os.preadv(self._file.fileno(), [buffer], offset)
-            except OSError as error:
-                raise CheckpointError(f"{self.path} cannot be read: {error.strerror}.") from error
-            if count == 0:
-                raise self.damaged("It became shorter while it was read.")
-            buffer = buffer[count:]
-            offset += count
+        if not fill(memoryview(raw.reshape(-1).data), self._file.fileno(), offset, self.path):
+            raise self.damaged("It became shorter while it was read.")
         return raw
 
     def close(self) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.checkpoint.files import FETCH_AGAIN, fill
 from export.tensors import RowSource
 from ops.errors import CheckpointError, UnsupportedModel
 
 MAX_HEADER_BYTES = 100_000_000
-DAMAGED = "Fetch or copy the file again; its size and hash should match those of its origin."
 
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
@@ -64,7 +64,7 @@ class Shard:
             raise
 
     def _damaged(self, why: str) -> CheckpointError:
-        return CheckpointError(f"The safetensors file {self.path} is damaged.", why=why, remedy=DAMAGED)
+        return CheckpointError(f"The safetensors file {self.path} is damaged.", why=why, remedy=FETCH_AGAIN)
 
     def _header(self) -> tuple[dict[str, str], dict[str, Entry]]:
         if self._size < 8:
@@ -138,16 +138,8 @@ class Shard:
 
     def _fill(self, array: NDArray[Any], offset: int) -> None:
         """Read bytes at an offset; a file that shrank since it was opened is an error, not a crash."""
-        buffer = memoryview(array.reshape(-1).view(np.uint8).data)
-        while buffer:
-            try:
-                count = os.preadv(self._file.fileno(), [buffer], offset)
-            except OSError as error:
-                raise CheckpointError(f"{self.path} cannot be read: {error.strerror}.") from error
-            if count == 0:
-                raise self._damaged("It became shorter while it was read.")
-            buffer = buffer[count:]
-            offset += count
+        if not fill(memoryview(array.reshape(-1).view(np.uint8).data), self._file.fileno(), offset, self.path):
+            raise self._damaged("It became shorter while it was read.")
 
     def close(self) -> None:
         self._file.close()

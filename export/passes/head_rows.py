@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from export.capture.captured import CapturedModel
 from export.passes.base import Pass, add_node, constant, dims, only_use, producer, replace, squeezed, unsqueezed
 
@@ -22,10 +24,10 @@ class SelectHeadRows(Pass):
         return count
 
     @staticmethod
-    def _select(captured: CapturedModel, node: object) -> int:
-        turned, rows = node.inputs  # type: ignore[attr-defined]
+    def _select(captured: CapturedModel, node: ir.Node) -> int:
+        turned, rows = node.inputs
         before, index = producer(turned, "Transpose"), producer(rows, "Unsqueeze")
-        after = only_use(node.outputs[0])  # type: ignore[attr-defined]
+        after = only_use(node.outputs[0])
         if before is None or index is None or after is None or after.op_type != "Transpose":
             return 0
         if any(tuple(turn.attributes["perm"].as_ints()) != (1, 0, 2) for turn in (before, after)):

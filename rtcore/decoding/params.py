@@ -61,14 +61,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.stop) > MAX_STOP_STRINGS:
             raise _out_of_range("stop", len(self.stop), f"at most {MAX_STOP_STRINGS} strings")
         for text in self.stop:
-            if not text or len(text.encode()) > MAX_STOP_BYTES:
-                raise _out_of_range("stop", text[:32], f"strings of 1 to {MAX_STOP_BYTES} bytes")
+            if not _is_stop(text):
+                raise _out_of_range("stop", text[:32], f"strings of 1 to {MAX_STOP_BYTES} bytes of UTF-8")
         if any(token < 0 for token in self.stop_token_ids):
             raise _out_of_range("stop_token_ids", min(self.stop_token_ids), "non-negative")
 
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0
+
+def _is_stop(text: str) -> bool:
+    try:
+        return 0 < len(text.encode()) <= MAX_STOP_BYTES
+    except UnicodeEncodeError:  # a lone surrogate, which no text holds and no message carries
+        return False
 
 
 def _out_of_range(field: str, value: object, allowed: str) -> InvalidRequest:

@@ -17,7 +17,7 @@ from pathlib import Path
 from ops.errors import EngineError
 from rtcore.config import EngineConfig
 from rtcore.process import messages
-from rtcore.process.messages import LOAD_ENGINE, Start
+from rtcore.process.messages import IPC, LOAD_ENGINE, Start
 
 HEARTBEAT_SECONDS = 1.0
 MAX_SOCKET_PATH = 100
@@ -46,7 +46,14 @@ class EngineChild:
 
         `-P` keeps the working folder off the child's import path: it may hold a stranger's `server/` or `ops/`.
         """
-        folder = Path(tempfile.mkdtemp(prefix="ortolan-"))
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="ortolan-"))
+        except OSError as error:
+            raise EngineError(
+                "There is no folder for temporary files, where the engine's socket belongs.",
+                why=f"{error.strerror or error}.",
+                remedy="Set TMPDIR to a folder that can be written and has room.",
+            ) from error
         socket = folder / "engine.sock"
         try:
             if len(bytes(socket)) > MAX_SOCKET_PATH:
@@ -54,7 +61,7 @@ class EngineChild:
                     f"The folder for temporary files is too deep for a socket: {folder}",
                     remedy="Set TMPDIR to a shorter path, such as /tmp.",
                 )
-            address = f"ipc://{socket}"
+            address = f"{IPC}{socket}"
             start = Start(str(bundle.absolute()), config, address, heartbeat, factory)
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rtcore.process.worker"],

@@ -46,6 +46,11 @@ class EngineProcess:
         return "draining" if self._draining and running not in ("stopped", "failed") else running
 
     @property
+    def draining(self) -> bool:
+        """Whether the engine is about to end, so that nothing new is taken."""
+        return self._draining
+
+    @property
     def reason(self) -> EngineFailure | None:
         """Why the engine last ended, if it ever did."""
         return self._supervisor.reason
@@ -58,7 +63,7 @@ class EngineProcess:
     @property
     def retry_after(self) -> float:
         """Seconds after which trying again may help, for a client that comes now."""
-        return self._unavailable().retry_after
+        return self.unavailable().retry_after
 
     @property
     def in_flight(self) -> int:
@@ -85,7 +90,7 @@ class EngineProcess:
         """
         connection = self._supervisor.connection
         if self.state != "ready" or connection is None:
-            raise self._unavailable()
+            raise self.unavailable()
         if len(self._unanswered) + len(requests) > self._config.max_queue + self._config.max_sequences:
             raise Overloaded("Too many requests wait for the engine.", remedy="Try again later.")
         stream = TokenStream([request.id for request in requests], self._cancel)
@@ -104,7 +109,7 @@ class EngineProcess:
         """The statistics of the running engine; raises EngineUnavailable when it is not up or too busy to say."""
         connection = self._supervisor.connection
         if connection is None or connection.ready is None:
-            raise self._unavailable()
+            raise self.unavailable()
         token = next(self._tokens)
         answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
         self._asked[token] = answer
@@ -112,7 +117,7 @@ class EngineProcess:
             connection.send(AskStats(token))
             return await asyncio.wait_for(answer, STATS_SECONDS)
         except TimeoutError:
-            raise self._unavailable() from None
+            raise self.unavailable() from None
         finally:
             del self._asked[token]
 
@@ -131,9 +136,12 @@ class EngineProcess:
         await self._supervisor.close(grace)
         self._end_all(EngineDied("The server was stopped while it worked on the request."))
 
-    def _unavailable(self) -> EngineUnavailable:
+    def unavailable(self) -> EngineUnavailable:
+        """The error for a request that comes while nothing is taken."""
         if self._draining:
-            return EngineUnavailable("The server is shutting down.", retry_after=DRAIN_RETRY_SECONDS)
+            return EngineUnavailable(
+                "The server is shutting down.", retry_after=DRAIN_RETRY_SECONDS, remedy="Try again elsewhere."
+            )
         return self._supervisor.unavailable()
 
     def _receive(self, message: FromEngine) -> None:

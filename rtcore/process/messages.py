@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
 
 from ops.errors import InvalidRequest
@@ -13,6 +11,9 @@ from rtcore.stats import EngineStats
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """Both sockets refuse larger messages. A prompt of a million tokens takes about 5 MB."""
+
+IPC = "ipc://"
+"""What the address of the socket begins with; the rest is its path, in a folder of its own."""
 
 LOAD_ENGINE = "rtcore.loading:load_engine"
 
@@ -91,8 +92,6 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
 
 ToEngine = Submit | Cancel | AskStats | Shutdown
 FromEngine = Ready | Failed | Accepted | Deltas | Stats | Alive
-
-Message = TypeVar("Message")
 
 _encoder = msgspec.msgpack.Encoder()
 decode_start = msgspec.msgpack.Decoder(Start).decode

@@ -6,6 +6,7 @@ which a terminal or a service manager sends to every process of a server: the pa
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import logging
@@ -26,7 +27,7 @@ from ops.errors import EngineError, OrtolanError
 from rtcore.config import EngineConfig
 from rtcore.failure import failure_of
 from rtcore.process import messages
-from rtcore.process.messages import Failed, Ready, Start
+from rtcore.process.messages import IPC, Failed, Ready, Start
 
 if TYPE_CHECKING:
     from rtcore.engine import Engine
@@ -68,7 +69,7 @@ def main() -> int:
     start = _read_start(sys.stdin.buffer)
     if start is None:
         return 0
-    threading.Thread(target=_end_with_parent, args=(sys.stdin.fileno(),), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(sys.stdin.fileno(), start.address), daemon=True).start()
 
     from rtcore.process.loop import EngineLoop, EngineSocket
 
@@ -107,13 +108,18 @@ def _read_start(stream: BinaryIO) -> Start | None:
         return None
 
 
-def _end_with_parent(descriptor: int) -> None:
+def _end_with_parent(descriptor: int, address: str) -> None:
     """Wait for the parent's end of the pipe to close, also while a step is stuck in native code.
 
-    Reads the descriptor itself: a thread blocked in a buffered reader would hold its lock at exit.
+    Reads the descriptor itself: a thread blocked in a buffered reader would hold its lock at exit. A parent that
+    was killed has left the socket's private folder behind; one that closed the pipe itself removes it too.
     """
     while os.read(descriptor, 1):
         pass
+    socket = Path(address.removeprefix(IPC))
+    with contextlib.suppress(OSError):
+        socket.unlink(missing_ok=True)
+        socket.parent.rmdir()
     os._exit(0)
 
 

@@ -36,6 +36,8 @@ class ChatTemplate:
                 self._template = self._sandbox.compile_template(source)
             except jinja2.TemplateSyntaxError as error:
                 self._unusable = f"Its chat template is wrong in line {error.lineno}: {error.message}"
+            except RecursionError:
+                self._unusable = "Its chat template nests too deeply."
 
     def require(self) -> jinja2.Template:
         """The template. Raises InvalidRequest where there is none that compiles."""

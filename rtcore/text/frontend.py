@@ -77,12 +77,13 @@ class TextFrontend:
         They are called `base_id`, or `base_id-0`, `base_id-1`... Raises InvalidRequest, ContextLengthExceeded or
         CacheTooSmall, each naming the numbers.
         """
-        max_tokens = self._max_tokens(len(prompt_ids), params)
+        ids = list(prompt_ids)  # one for all sequences: a prompt may be long and n large
+        max_tokens = self._max_tokens(len(ids), params)
         arrival = time.time()
         requests = [
             EngineRequest(
                 id=base_id if params.n == 1 else f"{base_id}-{number}",
-                prompt_ids=list(prompt_ids),
+                prompt_ids=ids,
                 params=msgspec.structs.replace(params, n=1, max_tokens=max_tokens, seed=_seed(params.seed, number)),
                 arrival=arrival,
             )
@@ -137,7 +138,7 @@ def _special_tokens(bundle: Bundle, tokenizer: Tokenizer) -> dict[str, str]:
         return tokens
     try:
         config = json.loads(_read_text(bundle, relative))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleDamaged(
             f"{relative} is no JSON.", why=str(error), remedy="Export the bundle again.", param=relative
         ) from error

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from rtcore.manifest import Manifest, Variant
 from server.bench.ceilings import Ceilings
-
-ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8e4m3fn": 1}
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Floors:
         for tensor in self.variant.cache_tensors:
             window = self.variant.cache_groups[tensor.group].window
             kept = min(tokens, window) if window else tokens
-            total += kept * math.prod(tensor.shape) * ELEMENT_BYTES[tensor.dtype]
+            total += kept * tensor.slot_bytes
         return total
 
     def _attention_ops(self, tokens: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -51,17 +52,17 @@ def measure(path: Path, config: EngineConfig, rounds: int) -> tuple[Samples, Siz
     bundle.close()
     for number in range(rounds):
         engine, seconds = load(path, config)
-        samples.load.append(seconds)
-        sizes = Sizes.within(engine.context_length)
-        workload = Workload(engine, seed=number)
-        workload.first_token_seconds(sizes.prefill)
-        samples.prefill.append(workload.first_token_seconds(sizes.prefill))
-        samples.first_token.append(workload.first_token_seconds(sizes.prompt))
-        for count in SEQUENCES:
-            samples.decode[count].append(workload.decode_step_seconds(count, sizes.prompt, sizes.steps))
-        samples.proportional.append(proportional_bytes())
-        samples.resident.append(peak_resident_bytes())
-        engine.close()
+        with closing(engine):
+            samples.load.append(seconds)
+            sizes = Sizes.within(engine.context_length)
+            workload = Workload(engine, seed=number)
+            workload.first_token_seconds(sizes.prefill)
+            samples.prefill.append(workload.first_token_seconds(sizes.prefill))
+            samples.first_token.append(workload.first_token_seconds(sizes.prompt))
+            for count in SEQUENCES:
+                samples.decode[count].append(workload.decode_step_seconds(count, sizes.prompt, sizes.steps))
+            samples.proportional.append(proportional_bytes())
+            samples.resident.append(peak_resident_bytes())
     return samples, sizes, manifest, variant
 
 

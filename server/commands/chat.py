@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ops.errors import InvalidRequest
+from ops.errors import ConfigError, InvalidRequest
 from rtcore.command import Command
 from server.commands.options import add_engine_flags, add_sampling_flags, engine_settings, sampling_params
 from server.commands.terminal import show
@@ -119,7 +119,7 @@ def _answer(conversation: Conversation, question: str, interactive: bool) -> Non
 def _asker(interactive: bool) -> Callable[[], str | None]:
     """Gives the next line of input, None at its end."""
     if not interactive:
-        return lambda: sys.stdin.readline() or None
+        return _line_of_input
     with contextlib.suppress(ImportError):
         # Gives `input` line editing and a history, where Python has it.
         import_module("readline")
@@ -132,6 +132,13 @@ def _asker(interactive: bool) -> Callable[[], str | None]:
             return None
 
     return ask
+
+
+def _line_of_input() -> str | None:
+    try:
+        return sys.stdin.readline() or None
+    except UnicodeDecodeError as error:
+        raise ConfigError("Standard input is not UTF-8.", why=f"{error}.", remedy="Convert it first.") from error
 
 
 CHAT = Command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 
@@ -12,8 +11,6 @@ import msgspec
 from rtcore.bundle import Bundle
 from rtcore.command import Command
 from rtcore.manifest import Manifest, Variant
-
-_CACHE_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8e4m3fn": 1}
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +94,7 @@ def _file_lines(manifest: Manifest) -> list[str]:
 
 def _token_bytes(variant: Variant) -> int:
     """Bytes of KV cache that a token takes."""
-    return sum(math.prod(tensor.shape) * _CACHE_ITEM_BYTES[tensor.dtype] for tensor in variant.cache_tensors)
+    return sum(tensor.slot_bytes for tensor in variant.cache_tensors)
 
 
 def _plain(value: object) -> str:

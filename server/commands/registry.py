@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from importlib import metadata
 
 from ops.errors import InvalidRequest, MissingExtra
 from rtcore.command import ENTRY_POINT_GROUP, Command
+from server.nearest import nearest
 
 DISTRIBUTION = "ortolan"
 
@@ -40,10 +40,10 @@ class Registry:
         Raises InvalidRequest where there is none, and MissingExtra where its module lacks a library.
         """
         if name not in self._entries:
-            near = get_close_matches(name, self._entries, n=1)
+            near = nearest(name, self._entries)
             raise InvalidRequest(
                 f"There is no command {name!r}.",
-                remedy=f"Did you mean {near[0]!r}?" if near else "`ortolan --help` lists the commands.",
+                remedy=f"Did you mean {near!r}?" if near else "`ortolan --help` lists the commands.",
                 param="command",
             )
         try:

@@ -23,21 +23,23 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
+    from rtcore.machine import allow_open_files
     from rtcore.process.child import EngineChild
     from server.config import load_config
     from server.listener import listen
 
     config = load_config(vars(arguments))
     engine_config = config.engine()
+    allow_open_files()
     with listen(config.host, config.port) as listener:
         # The engine loads in its own process while this one imports what serving needs.
         child = EngineChild.launch(Path(config.bundle), engine_config)
         try:
             from server.runner import run_server
-        except BaseException:
+
+            return run_server(config, listener, child)
+        finally:
             child.dispose()
-            raise
-        return run_server(config, listener, child)
 
 
 SERVE = Command(

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from server.endpoints.body import read_json_body
 from server.endpoints.reply import Reply, json_response, stream_events
-from server.generation import Choice, Generation
+from server.generation import Choice, Generation, check_choices
 from server.protocol.completions import Completion, CompletionChoice, CompletionRequest
 from server.service import SERVICE, Service
 
@@ -19,7 +19,9 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     asked = await service.text_work(len(body), lambda: CompletionRequest.parse(body))
     service.admit(asked.model)
     params = service.params(asked.sampling_fields(), asked.answer_limit)
-    generation = await service.text_work(len(body), lambda: Generation(service, _prompts(service, asked), params))
+    generation = await service.text_work(
+        len(body), lambda: Generation(service, _prompts(service, asked, params.n), params)
+    )
     reply = CompletionReply(service, generation, include_usage=asked.include_usage)
     async with generation:
         if asked.stream:
@@ -28,8 +30,10 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     return json_response(request, reply, reply.whole())
 
 
-def _prompts(service: Service, asked: CompletionRequest) -> list[list[int]]:
-    return [prompt if isinstance(prompt, list) else service.text.encode(prompt) for prompt in asked.prompts()]
+def _prompts(service: Service, asked: CompletionRequest, n: int) -> list[list[int]]:
+    prompts = asked.prompts()
+    check_choices(len(prompts), n)
+    return [prompt if isinstance(prompt, list) else service.text.encode(prompt) for prompt in prompts]
 
 
 class CompletionReply(Reply):

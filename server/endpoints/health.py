@@ -22,14 +22,13 @@ async def health(request: web.Request) -> web.Response:
 async def ready(request: web.Request) -> web.Response:
     """200 when a request would be taken, else 503 with Retry-After and the reason."""
     service = request.app[SERVICE]
-    up = service.engine.state == "ready" and not service.draining
+    up = service.engine.state == "ready"
     return _answer(service, "ready" if up else "not ready", 200 if up else 503)
 
 
 def _answer(service: Service, status: str, code: int) -> web.Response:
     engine = service.engine
     reason = None if engine.reason is None or engine.state == "ready" else str(error_of(engine.reason))
-    state = "draining" if service.draining else engine.state
     headers = {} if code == 200 else {"Retry-After": str(math.ceil(engine.retry_after))}
-    body = encode(EngineHealth(status, state, engine.restarts, engine.in_flight, reason))
+    body = encode(EngineHealth(status, engine.state, engine.restarts, engine.in_flight, reason))
     return web.Response(status=code, body=body, content_type="application/json", headers=headers)

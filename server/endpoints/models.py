@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from ops.errors import UnknownModel
 from server.errors import encode
 from server.protocol.common import ModelList
 from server.service import SERVICE
@@ -19,9 +18,5 @@ async def list_models(request: web.Request) -> web.Response:
 async def retrieve_model(request: web.Request) -> web.Response:
     """The card of a model; the id may hold slashes. Raises UnknownModel."""
     service = request.app[SERVICE]
-    name = request.match_info["id"]
-    if name != service.model:
-        raise UnknownModel(
-            f"There is no model {name!r} here.", remedy=f"The model is called {service.model!r}.", param="model"
-        )
+    service.check_model(request.match_info["id"])
     return web.Response(body=encode(service.card()), content_type="application/json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,3 +47,8 @@ def test_scatter_undoes_reading(name: str, step: int, seed: int) -> None:
         np.testing.assert_allclose(found[key], arrays[key], rtol=1e-6, atol=1e-6)
     for key in SHAPES.keys() - set(read):
         assert np.isnan(found[key]).all()
+
+
+def test_an_operation_without_a_way_back_is_refused() -> None:
+    with pytest.raises(ValueError, match="'steal'"):
+        scatter({"op": "steal"}, np.arange(1), np.zeros((1, 5), np.float32), {})

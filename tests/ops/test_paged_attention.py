@@ -200,13 +200,15 @@ def test_bits_do_not_depend_on_prefill_chunks(chunk: int, half: bool, kernels: s
 
 @pytest.mark.parametrize("half", [False, True])
 def test_paths_agree(half: bool) -> None:
-    """Each path is within the bound of the exact result, so two of them are within twice that."""
+    """Each path is within the bound of the exact result, so two of them are within twice that.
+
+    All attend to what the first one stored: two paths may store a key next to a tie one unit apart.
+    """
     case = make_case(Shape(MIXED, half=half, norm=True, sinks=True, head_dim=64, value_dim=64), seed=9)
-    first = case.copy()
-    want = first.run(kernels=KERNELS[0])
-    slack = 2 * output_bound(first) * (2**12 if half else 1)  # keys next to a tie may be stored a half's ulp apart
+    want = case.run(kernels=KERNELS[0])
+    case.arrays["slot_mapping"][:] = -1
     for kernels in KERNELS[1:]:
-        np.testing.assert_allclose(case.copy().run(kernels=kernels), want, rtol=0, atol=slack)
+        np.testing.assert_allclose(case.copy().run(kernels=kernels), want, rtol=0, atol=2 * output_bound(case))
 
 
 def test_a_sequence_with_nan_leaves_others_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -68,6 +69,10 @@ class TestNotABundle:
     def test_a_checkpoint_file(self, tmp_path: Path, name: str) -> None:
         (tmp_path / name).write_bytes(b"GGUF")
         assert "ortolan export" in refused(tmp_path / name, NotABundle).remedy
+
+    def test_a_name_that_is_not_unicode(self, bundle: Path) -> None:
+        moved = bundle.rename(bundle.parent / os.fsdecode(b"b\xff"))
+        assert "UTF-8" in refused(moved, NotABundle).why
 
     def test_a_checkpoint_folder(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text("{}")
@@ -174,6 +179,11 @@ class TestManifest:
         [
             (("dimensions", "vocab_size"), 0),
             (("dimensions", "context_length"), -4),
+            (("dimensions", "vocab_size"), 2**62),
+            (("dimensions", "layers"), 2**70),
+            (("text", "bos_id"), -1),
+            (("text", "pad_id"), 2**31),
+            (("text", "stop_ids"), [3, 2**70]),
             (("variants", 0, "cache_tensors", 1, "group"), 2),
             (("variants", 0, "cache_tensors", 1, "shape"), [1, 0]),
             (("variants", 0, "cache_tensors", 1, "shape"), []),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ops.errors import BundleDamaged, EngineError, NotABundle
+from ops.errors import BundleDamaged, EngineError, NotABundle, ResourceError
 from rtcore import loading, seal
 from rtcore.config import EngineConfig
 from rtcore.manifest import MANIFEST_FILE, FileEntry
@@ -80,6 +80,15 @@ def test_damage_beats_what_it_causes(bundle: Path, name: str, monkeypatch: pytes
         loading.load_engine(bundle, EngineConfig())
     flip(bundle / name)
     with pytest.raises(BundleDamaged, match=name):
+        loading.load_engine(bundle, EngineConfig())
+
+
+def test_too_little_memory_is_said_in_words(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(bundle: Any, config: EngineConfig) -> Loaded:
+        raise MemoryError
+
+    monkeypatch.setattr(Loaded, "load", load)
+    with pytest.raises(ResourceError, match="cache_bytes"):
         loading.load_engine(bundle, EngineConfig())
 
 

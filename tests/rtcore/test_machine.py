@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
-from rtcore.machine import available_cores, available_memory
+from ops.errors import ResourceError
+from rtcore.machine import allow_open_files, available_cores, available_memory
 
 GIB = 1 << 30
 
@@ -73,3 +75,27 @@ def test_nothing_known(tmp_path: Path) -> None:
 def test_this_machine() -> None:
     assert (available_memory() or GIB) > 1 << 20
     assert available_cores() >= 1
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"),
+    [
+        (1024, 4096, 4096),
+        (1024, resource.RLIM_INFINITY, 65536),
+        (1 << 20, 1 << 20, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
+        (64, 64, None),
+    ],
+)
+def test_open_files(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, expected: int | None) -> None:
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(limits))
+    allow_open_files()
+    assert asked == ([] if expected is None else [(expected, hard)])
+
+
+def test_too_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (20, 20))
+    with pytest.raises(ResourceError, match="may open 20 files"):
+        allow_open_files()

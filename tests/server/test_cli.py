@@ -213,6 +213,26 @@ def test_a_closed_pipe_is_quiet() -> None:
     process.stderr.close()
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error(closed: str) -> None:
+    body = "import os; opened = os.open('/', os.O_RDONLY); assert opened > 2; return 0"
+    command = [sys.executable, "-c", SCRIPT.format(body=body)]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" "$@" {closed}', *command], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_to_a_full_disk_is_said_in_words() -> None:
+    command = [sys.executable, "-c", SCRIPT.format(body="return 0")]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 6
+    assert "No space left" in done.stderr
+    assert len(done.stderr.splitlines()) < 5
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 def test_ctrl_c_is_quiet() -> None:
     process = start("time.sleep(60)")

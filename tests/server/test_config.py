@@ -87,6 +87,8 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["b"], {}, "[server]\nport = 1", "server"),
         ([], {}, "", "bundle"),
         ([""], {}, "", "bundle"),
+        (["b\udcff"], {}, "", "BUNDLE"),
+        (["b", "--model-name", "\udcff"], {}, "", "--model-name"),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -121,6 +123,23 @@ def test_addresses_that_others_reach_need_insecure(host: str) -> None:
 def test_addresses_of_this_machine(host: str) -> None:
     assert is_loopback(host)
     assert load_config(parsed("b", "--host", host), {}).host == host
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("threads", "100000"),
+        ("threads", "9" * 30),
+        ("cache_bytes", "999999999999999GiB"),
+        ("block_size", "9" * 20),
+        ("max_queue", "9" * 20),
+    ],
+)
+def test_numbers_that_no_machine_has_are_named(flag: str, value: str) -> None:
+    config = load_config(parsed("b", "--" + flag.replace("_", "-"), value), {})
+    with pytest.raises(ConfigError, match="at most") as raised:
+        config.engine()
+    assert raised.value.param == flag
 
 
 def test_the_engine_gets_its_share() -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -149,11 +150,37 @@ def test_a_signal_while_loading_ends_it(fake_bundle: Path, tmp_path: Path) -> No
         assert "Traceback" not in errors
 
 
-def test_an_engine_does_not_outlive_a_killed_server(fake_bundle: Path, tmp_path: Path) -> None:
-    with serving(fake("slow", fake_bundle), tmp_path) as process:
-        engine = children(process)[0]
-        process.popen.kill()
-        assert gone(engine)
+@pytest.mark.parametrize("ready", [True, False])
+def test_nothing_outlives_a_killed_server(
+    fake_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        with serving(fake("slow" if ready else "never_loads", fake_bundle), tmp_path, ready=ready) as process:
+            deadline = time.monotonic() + 20
+            while not children(process) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            engine = children(process)[0]
+            process.popen.kill()
+            assert gone(engine)
+        assert not list(Path(folder).iterdir())
+
+
+def test_a_start_line_that_cannot_be_written_does_not_end_it(fake_bundle: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", *fake("slow", fake_bundle)]
+    with Path("/dev/full").open("w") as full:
+        server = subprocess.Popen(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        while "ready model=" not in (line := server.stderr.readline()):
+            assert line, "it ended"
+        time.sleep(0.3)
+        assert server.poll() is None
+        server.send_signal(signal.SIGTERM)
+        assert "Traceback" not in server.communicate(timeout=20)[1]
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_a_damaged_bundle_ends_it_with_the_reason(fake_bundle: Path, tmp_path: Path) -> None:

@@ -144,7 +144,11 @@ def test_arguments_of_tool_calls_become_objects() -> None:
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [(None, "no chat template"), ("line\n{% while true %}{% endwhile %}", "wrong in line 2")],
+    [
+        (None, "no chat template"),
+        ("line\n{% while true %}{% endwhile %}", "wrong in line 2"),
+        ("{{ " + "(" * 5000, "nests too deeply"),
+    ],
 )
 def test_without_a_template_the_error_names_the_completions(source: str | None, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said) as caught:

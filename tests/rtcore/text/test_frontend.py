@@ -20,6 +20,7 @@ def test_each_sequence_is_a_request_with_a_seed_of_its_own(frontend: TextFronten
     requests = frontend.requests([5, 6], SamplingParams(n=3, seed=10, stop=("x",), max_tokens=4), "base")
     assert [request.id for request in requests] == ["base-0", "base-1", "base-2"]
     assert [request.params.seed for request in requests] == [10, 11, 12]
+    assert all(request.prompt_ids is requests[0].prompt_ids for request in requests), "a long prompt is copied"
     assert all(request.params.n == 1 and request.params.stop == ("x",) for request in requests)
     assert [request.id for request in frontend.requests([5], SamplingParams(), "base")] == ["base"]
     assert [request.params.seed for request in frontend.requests([5], SamplingParams(n=2), "b")] == [None, None]
@@ -98,4 +99,12 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     bundle = fake_bundle(tmp_path, byte_level(), template="x")
     (tmp_path / missing).unlink()
     with pytest.raises(BundleDamaged, match=Path(missing).name):
+        TextFrontend(bundle)
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, '{"bos_token": ' + '{"a":' * 100_000])
+def test_settings_that_are_no_json_are_damage(tmp_path: Path, content: str) -> None:
+    bundle = fake_bundle(tmp_path, byte_level())
+    (tmp_path / "tokenizer/tokenizer_config.json").write_text(content)
+    with pytest.raises(BundleDamaged, match="tokenizer_config"):
         TextFrontend(bundle)

@@ -159,6 +159,13 @@ def test_a_piped_chat_remembers_and_resets(rig: Rig, run: Run, capsys: pytest.Ca
     assert rig.executor.closed
 
 
+def test_piped_input_that_is_not_text_is_said_in_words(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("chat", given=b"\xff\xfe\n") == 2
+    assert "UTF-8" in capsys.readouterr().err
+
+
 def test_help_lists_what_there_is(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("chat", given=b"/help") == 0
     shown = capsys.readouterr().out
