@@ -75,6 +75,11 @@ class ExportOptions:
             )
         if self.weights is not None:
             seed_of(self.weights)
+        for param, text in (("--out", str(self.output)), ("--name", self.name or _model_name(self.source))):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ConfigError(f"{text!r} is not UTF-8.", remedy="Choose another name.", param=param) from error
 
     def recipes(self) -> list[Recipe]:
         """The recipe of each precision. Raises ConfigError for an unknown precision or group."""

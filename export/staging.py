@@ -81,11 +81,17 @@ class Staging:
         if os.path.lexists(self.target):
             self._check_target()
             old = Path(tempfile.mkdtemp(prefix=self._prefix, dir=self.target.parent)) / "old"
-            self.target.rename(old)
-        self.folder.rename(self.target)
-        fsync(self.target.parent)
-        if old is not None:
-            shutil.rmtree(old.parent, ignore_errors=True)
+        try:
+            if old is not None:
+                self.target.rename(old)
+            self.folder.rename(self.target)
+            fsync(self.target.parent)
+        finally:
+            if old is not None:
+                # An interrupt between the two renames must not cost the user what was there.
+                if not os.path.lexists(self.target):
+                    old.rename(self.target)
+                shutil.rmtree(old.parent, ignore_errors=True)
         self._lock.release()
 
     def discard(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer
 from export.checkpoint.files import read_json
 from models.family import Family
 from ops.errors import CheckpointError
-from rtcore.manifest import TOKENIZER_FOLDER, TextInfo
+from rtcore.manifest import MAX_ID, TOKENIZER_FOLDER, TextInfo
 
 TEMPLATE_FILE = "chat_template.jinja"
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -57,10 +58,11 @@ def _tokenizer(path: Path) -> Tokenizer | None:
 
 
 def _ids(first: dict[str, Any], second: dict[str, Any], key: str) -> list[int]:
-    """The ids under `key`, one or a list, of the first of two that has it; -1 and its like stand for none."""
+    """The ids under `key`, one or a list, of the first of two that has it; what is no id, as -1, is none."""
     value = first[key] if first.get(key) is not None else second.get(key)
     values = value if isinstance(value, list) else [value]
-    return [number for number in values if isinstance(number, int) and not isinstance(number, bool) and number >= 0]
+    numbers = [number for number in values if isinstance(number, int) and not isinstance(number, bool)]
+    return [number for number in numbers if 0 <= number <= MAX_ID]
 
 
 def _first(numbers: Iterable[int], otherwise: int | None) -> int | None:
@@ -96,4 +98,5 @@ def _template(folder: Path, settings: dict[str, Any]) -> str | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Whether a value is a finite number that a float can hold."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -13,6 +13,12 @@ Config = Mapping[str, Any]
 #: Rotary scalings whose angles depend on the position alone, and those that look at the sequence's length.
 FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 LENGTH_ROPE = frozenset({"dynamic", "longrope", "su"})
+#: Tokens; positions are 32-bit integers.
+LONGEST_CONTEXT = 2**31 - 1
+#: transformers makes lists of a layer or a label each, so absurd numbers would take all memory.
+MOST_LAYERS = 10_000
+#: Fields of config.json that no language model needs.
+NOT_READ = frozenset({"quantization_config", "num_labels", "id2label", "label2id"})
 #: What transformers raises for a configuration that makes no sense.
 UNSOUND = (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RuntimeError, IndexError)
 
@@ -41,7 +47,10 @@ class Family:
         """The transformers configuration. Raises CheckpointError when config.json does not fit its type."""
         from transformers import CONFIG_MAPPING
 
-        content = {key: value for key, value in config.items() if key != "quantization_config"}
+        layers = config.get("num_hidden_layers", config.get("n_layer"))
+        if isinstance(layers, int) and layers > MOST_LAYERS:
+            raise malformed(config, ValueError(f"It has {layers} layers"))
+        content = {key: value for key, value in config.items() if key not in NOT_READ}
         try:
             return CONFIG_MAPPING[config["model_type"]].from_dict(content)
         except UNSOUND as error:
@@ -54,11 +63,11 @@ class Family:
     def context_length(self, parsed: Any) -> int:
         """Tokens of prompt and answer that the model was made for. Raises CheckpointError when it says none."""
         length = getattr(parsed, "max_position_embeddings", None)
-        if not isinstance(length, int) or length < 1:
+        if not isinstance(length, int) or not 1 <= length <= LONGEST_CONTEXT:
             raise CheckpointError(
                 "config.json does not say how long a context may be.",
-                why="max_position_embeddings is missing.",
-                remedy="Add it to config.json.",
+                why=f"max_position_embeddings is {length!r}." if length else "max_position_embeddings is missing.",
+                remedy="Write it into config.json.",
                 param="max_position_embeddings",
             )
         return length

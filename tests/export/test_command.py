@@ -228,6 +228,7 @@ def test_a_corrupt_gguf_is_named_and_leaves_nothing(tmp_path: Path, capsys: Any)
         ("--context", "0"),
         ("--context", "65"),
         ("--group", "48"),
+        ("--name", "\udcff"),
     ],
 )
 def test_wrong_arguments_exit_with_two(

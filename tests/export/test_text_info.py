@@ -103,3 +103,11 @@ def test_damaged_files_are_named(tmp_path: Path, file: str) -> None:
     (tmp_path / file).write_text("{")
     with pytest.raises(CheckpointError, match=file):
         text_info(tmp_path, {}, FAMILY)
+
+
+def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
+    sampling = {"temperature": float("nan"), "top_p": float("inf"), "top_k": 10**400, "min_p": 0.1}
+    ids = {"eos_token_id": [1, 2**31, 10**30], "bos_token_id": 2**70}
+    path = folder(tmp_path, generation_config={**sampling, **ids})
+    info = text_info(path, {}, FAMILY)
+    assert (info.sampling, info.bos_id, info.stop_ids) == ({"min_p": 0.1}, None, (1, 3))

@@ -167,6 +167,23 @@ def test_force_replaces_a_bundle(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
+def test_an_interrupt_while_replacing_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "bundle"
+    first = write(target)
+    rename = Path.rename
+
+    def interrupted(path: Path, to: Path) -> Path:
+        if path.name.startswith(".bundle.partial-"):
+            raise KeyboardInterrupt
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(target, replace=True, **{"notes.txt": b"new"})
+    assert Bundle.open(target).manifest.version == first.version
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
 def test_a_target_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="cannot be written"):

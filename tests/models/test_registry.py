@@ -74,6 +74,9 @@ def test_rotary_kinds_are_found_in_old_new_and_nested_spelling() -> None:
         {"model_type": "llama", "hidden_size": "wide"},
         {"model_type": "llama", "num_attention_heads": 0},
         {"model_type": "qwen2", "rope_scaling": "yarn"},
+        {"model_type": "llama", "max_position_embeddings": 2**40},
+        {"model_type": "qwen3", "num_hidden_layers": 2**40},
+        {"model_type": "gpt2", "n_layer": 2**40},
     ],
 )
 def test_an_unsound_configuration_is_a_checkpoint_error(config: dict[str, object]) -> None:
@@ -90,6 +93,7 @@ def test_the_context_length_is_that_of_the_configuration() -> None:
     for config, length in (
         ({"model_type": "llama", "max_position_embeddings": 77}, 77),
         ({"model_type": "gpt2", "n_positions": 33}, 33),
+        ({"model_type": "llama", "max_position_embeddings": 8, "num_labels": 2**40}, 8),
     ):
         family = family_of(config)
         assert family.context_length(family.parse(config)) == length
