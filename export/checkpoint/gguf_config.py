@@ -90,7 +90,7 @@ def _sizes(meta: Metadata, family: GGUFFamily) -> dict[str, Any]:
     heads = meta.number("attention.head_count")
     hidden = meta.number("embedding_length")
     given = meta.get("attention.head_count_kv")
-    kv_heads = meta.number("attention.head_count_kv") if given else heads  # some converters write 0 for "as many"
+    kv_heads = meta.number("attention.head_count_kv") if given else heads  # absent and 0 both mean as many
     sizes = {
         "hidden_size": hidden,
         "num_hidden_layers": meta.number("block_count"),
