@@ -74,7 +74,14 @@ class GGUFCheckpoint(Checkpoint):
         info = self._stored[name]
         source: RowSource = GGUFTensor(self._file, info, name)
         if self._family.layout is not None:
-            source = self._family.layout(source, info.name, self.config)
+            try:
+                source = self._family.layout(source, info.name, self.config)
+            except (ValueError, TypeError) as error:
+                raise CheckpointError(
+                    f"The tensor {info.name} of {self.path} does not fit its metadata.",
+                    why=f"It has {info.shape[0]} rows, which the heads do not divide.",
+                    remedy="Fetch the file again, or convert the model again.",
+                ) from error
         return Named(source, name)
 
     def write_tokenizer(self, folder: Path) -> None:

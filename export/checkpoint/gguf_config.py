@@ -35,9 +35,9 @@ class Metadata:
             )
         return value
 
-    def number(self, key: str) -> Any:
-        """A number that must be there and be positive."""
-        value = self.get(key)
+    def number(self, key: str, default: float | None = None) -> Any:
+        """A number that must be positive, and be there unless it has a default."""
+        value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
             raise CheckpointError(
                 f"The metadata of {self.file} has no usable {self.architecture}.{key}.",
@@ -50,13 +50,13 @@ class Metadata:
 def family_of(metadata: dict[str, Any], file: str) -> GGUFFamily:
     """The family of a file. Raises UnsupportedModel, naming the architecture, when there is none."""
     architecture = metadata.get("general.architecture")
-    if architecture not in FAMILIES:
+    if not isinstance(architecture, str) or architecture not in FAMILIES:
         raise UnsupportedModel(
             f"{file} has the architecture {architecture!r}, which is not read from GGUF.",
             why=f"Read are {', '.join(sorted(FAMILIES))}.",
             remedy="Export the model's Hugging Face checkpoint if its family is supported there.",
         )
-    if metadata.get("split.count", 0) > 1:
+    if metadata.get("split.count", 0) not in (0, 1):
         raise UnsupportedModel(
             f"{file} is one of {metadata['split.count']} parts.",
             why="A model split over several GGUF files is not read.",
@@ -89,11 +89,13 @@ def config_of(
 def _sizes(meta: Metadata, family: GGUFFamily) -> dict[str, Any]:
     heads = meta.number("attention.head_count")
     hidden = meta.number("embedding_length")
+    given = meta.get("attention.head_count_kv")
+    kv_heads = meta.number("attention.head_count_kv") if given else heads  # absent and 0 both mean as many
     sizes = {
         "hidden_size": hidden,
         "num_hidden_layers": meta.number("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": meta.get("attention.head_count_kv", heads) or heads,
+        "num_key_value_heads": kv_heads,
         "intermediate_size": meta.number("feed_forward_length"),
         "max_position_embeddings": meta.number("context_length"),
         "head_dim": meta.get("attention.key_length") or hidden // heads,
@@ -113,7 +115,7 @@ def _rope(
             why="It chooses its frequencies by the longest prompt of a batch, which packed steps cannot follow.",
             remedy="Use the model's variant with the short context.",
         )
-    rope: dict[str, Any] = {"rope_theta": float(meta.get("rope.freq_base", 10000.0))}
+    rope: dict[str, Any] = {"rope_theta": float(meta.number("rope.freq_base", 10000.0))}
     scaling = meta.get("rope.scaling.type", "none")
     if factors is not None:
         rope["rope_scaling"] = _llama3_scaling(meta, rope["rope_theta"], factors)
@@ -169,7 +171,7 @@ def _particulars(meta: Metadata, shapes: dict[str, tuple[int, ...]]) -> dict[str
             }
         case "gemma3":
             return _gemma(meta, pattern=6) | {
-                "rope_local_base_freq": meta.get("rope.freq_base_swa", 10000.0),
+                "rope_local_base_freq": meta.number("rope.freq_base_swa", 10000.0),
                 "attn_logit_softcapping": None,
                 "final_logit_softcapping": None,
             }
@@ -221,6 +223,6 @@ def _gpt2(meta: Metadata) -> dict[str, Any]:
 def _gpt_neox(meta: Metadata) -> dict[str, Any]:
     head_dim = meta.number("embedding_length") // meta.number("attention.head_count")
     return {
-        "rotary_pct": meta.get("rope.dimension_count", head_dim) / head_dim,
+        "rotary_pct": meta.number("rope.dimension_count", head_dim) / head_dim,
         "use_parallel_residual": meta.get("use_parallel_residual", True),
     }

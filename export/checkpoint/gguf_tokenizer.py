@@ -82,7 +82,7 @@ def tokenizer_of(metadata: dict[str, Any], file: str) -> tuple[Tokenizer, dict[s
 
 def _byte_level(metadata: dict[str, Any], tokens: list[str], file: str) -> Tokenizer:
     pre = metadata.get("tokenizer.ggml.pre", "default")
-    if pre not in WORDS:
+    if not isinstance(pre, str) or pre not in WORDS:
         raise UnsupportedModel(
             f"{file} cuts text by the rule {pre!r}, which is not known.",
             why=f"Known are {', '.join(sorted(WORDS))}.",

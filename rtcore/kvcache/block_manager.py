@@ -79,6 +79,7 @@ class BlockManager:
         self.pools = [BlockPool(count) for count in self.num_blocks]
         self.cache = PrefixCache(self.pools, block_size, self.windows, self.policy, clock)
         columns = self.blocks_for(min(max_length, self.capacity))
+        self._longest = columns * block_size
         self.tables: list[Int32] = [np.zeros((max_sequences, columns), np.int32) for _ in self.num_blocks]
         self._rows = list(range(max_sequences - 1, -1, -1))
         self._copies: list[BlockCopy] = []
@@ -190,11 +191,13 @@ class BlockManager:
         self.live.add(blocks)
         return blocks
 
-    def can_append(self, blocks: SequenceBlocks, length: int, spare: int = 0) -> bool:
-        """Whether `blocks` can grow to `length` tokens and leave `spare` blocks of each group available."""
+    def can_append(self, blocks: SequenceBlocks, length: int) -> bool:
+        """Whether `blocks` can grow to `length` tokens; never beyond the columns of the tables."""
         if length <= blocks.writable:
             return True
-        needed = self.blocks_for(length) - blocks.count + (blocks.writable < blocks.length) + spare
+        if length > self._longest:
+            return False
+        needed = self.blocks_for(length) - blocks.count + (blocks.writable < blocks.length)
         for group, pool in enumerate(self.pools):
             if pool.free < needed and self.available(group) < needed:
                 return False

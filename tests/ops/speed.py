@@ -58,7 +58,11 @@ def timed(
     nodes, initialisers = [], []
     for copy in range(copies):
         names = [f"w{copy}.{part}" for part in range(len(weights))]
-        initialisers += [numpy_helper.from_array(array, name) for name, array in zip(names, weights, strict=True)]
+        for name, array in zip(names, weights, strict=True):
+            # No two copies are equal, lest a runtime keep one for all.
+            own = array.copy()
+            own.reshape(-1).view(np.uint8)[0] = copy
+            initialisers.append(numpy_helper.from_array(own, name))
         nodes.append(helper.make_node(op, ["x", *names], [f"y{copy}"], domain=domain, **attributes))
     graph = helper.make_graph(
         nodes,

@@ -16,6 +16,8 @@ EXPECTED = {
     "ContextLengthExceeded": (400, "context_length_exceeded"),
     "UnknownModel": (404, "model_not_found"),
     "CacheTooSmall": (400, "cache_too_small"),
+    "DeadlineUnreachable": (503, "deadline_unreachable"),
+    "DeadlineExceeded": (504, "deadline_exceeded"),
     "Overloaded": (503, "overloaded"),
     "EngineUnavailable": (503, "engine_unavailable"),
     "EngineDied": (503, "engine_died"),

@@ -251,6 +251,7 @@ def test_a_sentencepiece_vocabulary_joins_by_score(tmp_path: Path) -> None:
         ({"tokenizer.ggml.scores": [0.0]}, "no score for each token"),
         ({"tokenizer.ggml.token_type": [1, 1]}, "no type for each token"),
         ({"tokenizer.ggml.model": "t5"}, "kind 't5'"),
+        ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": ["a"]}, "rule"),
         ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "unheard"}, "rule 'unheard'"),
         ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["a b c"]}, "cannot be built"),
         ({"tokenizer.ggml.tokens": "none"}, "holds no tokenizer"),
@@ -260,6 +261,24 @@ def test_a_tokenizer_that_cannot_be_built_is_named(tmp_path: Path, changes: dict
     path = files.write_family(tmp_path / "tiny.gguf", "llama", **_sentencepiece(**changes))
     with pytest.raises(CheckpointError, match=said):
         GGUFCheckpoint(path).write_tokenizer(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("general.architecture", ["llama"], "architecture"),
+        ("split.count", "two", "parts"),
+        ("rope.freq_base", "wide", "freq_base"),
+        ("rope.freq_base", -1.5, "freq_base"),
+        ("attention.head_count_kv", "two", "head_count_kv"),
+        ("attention.head_count_kv", 7, "does not fit"),
+        ("attention.head_count_kv", 2**32 - 1, "does not fit"),
+    ],
+)
+def test_metadata_of_another_type_or_size_is_named(tmp_path: Path, key: str, value: Any, said: str) -> None:
+    path = files.write_family(tmp_path / "tiny.gguf", "llama", **{key: value})
+    with pytest.raises(CheckpointError, match=said):
+        GGUFCheckpoint(path).tensor("model.layers.0.self_attn.k_proj.weight")
 
 
 @pytest.mark.slow
