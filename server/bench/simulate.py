@@ -9,7 +9,7 @@ import msgspec
 from ops.errors import ConfigError
 from rtcore.command import Command
 
-REQUESTS = 1000
+REQUESTS = 2000
 NAMES = ("shared", "chat", "mixed", "burst")
 
 
