@@ -95,12 +95,12 @@ def export_key() -> str:
     return digest.hexdigest()[:16]
 
 
-def _export(name: str, source: Path, precisions: tuple[str, ...], default: str) -> Path:
+def _export(name: str, source: Path, *options: str) -> Path:
     folder = CACHE / "bundles"
 
     def export(result: Path) -> None:
         command = [sys.executable, "-m", "server.cli", "export", str(source), "--out", str(result), "--name", name]
-        command += ["--precision", ",".join(precisions), "--default-precision", default, "--verify"]
+        command += options
         _run(command, f"Exporting {name}")
 
     target = _once(folder / f"{name}-{export_key()}", export)
@@ -111,8 +111,10 @@ def _export(name: str, source: Path, precisions: tuple[str, ...], default: str) 
 
 
 def smollm2_bundle() -> Path:
-    """SmolLM2-135M-Instruct as a bundle with precisions fp32 and int8; README.md says why fp32 is the default."""
-    return _export("SmolLM2-135M-Instruct", smollm2_gguf(), ("fp32", "int8"), default="fp32")
+    """SmolLM2-135M-Instruct as a bundle with precisions fp32 and int8; README.md says why int8 in groups of 128
+    is the default. Without golden logits, which would take minutes: tests compare it with transformers directly."""
+    options = ("--precision", "fp32,int8", "--group", "128", "--default-precision", "int8")
+    return _export("SmolLM2-135M-Instruct", smollm2_gguf(), *options)
 
 
 def tiny_llama() -> Path:
@@ -129,7 +131,8 @@ def tiny_llama() -> Path:
 
 def tiny_bundle() -> Path:
     """The tiny random Llama as a bundle with precisions fp32, int8 and int4."""
-    return _export("tiny-llama", tiny_llama(), ("fp32", "int8", "int4"), default="fp32")
+    options = ("--precision", "fp32,int8,int4", "--default-precision", "fp32", "--verify")
+    return _export("tiny-llama", tiny_llama(), *options)
 
 
 if __name__ == "__main__":

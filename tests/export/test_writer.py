@@ -251,7 +251,7 @@ def _start_and_signal(target: Path, number: signal.Signals) -> int:
     child = _start(target, 19)
     assert child.stdout is not None and child.stdout.readline() == "writing\n"
     deadline = time.monotonic() + 30
-    while not list(target.parent.glob(".bundle.partial-*/w/*.bin")) and time.monotonic() < deadline:
+    while not list(target.parent.glob(".bundle.partial-*/w/*/*.bin")) and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(child.pid, number)
     child.communicate()
