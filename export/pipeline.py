@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -110,7 +110,7 @@ def export_bundle(options: ExportOptions, report: Reporter) -> Manifest:
         if checkpoint is None:
             checkpoint = open_random(options.weights or "random:0", config, captured.shapes, folder)
         lowered = [_lower(captured, recipe, checkpoint) for recipe in recipes]
-        checkpoint.write_tokenizer(writer.folder / TOKENIZER_FOLDER)
+        _write_tokenizer(options, checkpoint, writer.folder / TOKENIZER_FOLDER)
         text = text_info(writer.folder / TOKENIZER_FOLDER, config, family)
         writer.adopt(TOKENIZER_FOLDER)
         variants = _write_model(writer, captured, lowered, recipes, config, options, report)
@@ -219,6 +219,15 @@ def _replay(report: Reporter, folder: Path) -> None:
     for replay in found.replays:
         report.stage(f"{replay.precision}: logits within {replay.deviation:.2g}, {replay.bound:.2g} allowed")
     found.require()
+
+
+def _write_tokenizer(options: ExportOptions, checkpoint: Checkpoint, folder: Path) -> None:
+    """Write the source's tokenizer; a .gguf file's comes from its metadata, also where the weights do not."""
+    if not is_gguf(options.source) or checkpoint.kind == "gguf":
+        checkpoint.write_tokenizer(folder)
+        return
+    with closing(open_checkpoint(options.source)) as source:
+        source.write_tokenizer(folder)
 
 
 def _golden_obstacle(captured: CapturedModel, lowered: list[LoweredModel], options: ExportOptions) -> str:

@@ -204,6 +204,14 @@ def test_a_bad_checkpoint_is_named_and_leaves_nothing(
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_skeleton_of_a_gguf_file_keeps_its_text(tmp_path: Path) -> None:
+    source = gguf_files.write_family(tmp_path / "tiny.Q8_0.gguf", "llama", "Q8_0")
+    assert run("export", source, "--out", tmp_path / "bundle", "--precision", "int8") == 0
+    assert run("export", source, "--out", tmp_path / "filled", "--precision", "int8", "--skeleton") == 0
+    assert run("fill", tmp_path / "filled", "--weights", source) == 0
+    assert content(tmp_path / "filled") == content(tmp_path / "bundle")
+
+
 def test_a_corrupt_gguf_is_named_and_leaves_nothing(tmp_path: Path, capsys: Any) -> None:
     source = gguf_files.write_family(tmp_path / "tiny.gguf", "llama")
     content = source.read_bytes()
