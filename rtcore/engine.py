@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable
 
@@ -11,13 +10,17 @@ from ops.errors import DeadlineExceeded, EngineDied, EngineError, EngineUnavaila
 from rtcore.admission import Admission
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
+from rtcore.decoding.grammar.compiler import GrammarCompiler
+from rtcore.decoding.grammar.gate import GrammarGate
+from rtcore.decoding.grammar.vocabulary import LoadVocabulary, no_vocabulary, vocabulary_of
 from rtcore.decoding.hooks import Hooks
 from rtcore.decoding.stage import DecodingStage, Drawn
 from rtcore.executor.base import Executor
 from rtcore.executor.registry import load_executor
 from rtcore.failure import failure_of
+from rtcore.intake import Intake
 from rtcore.kvcache.block_manager import BlockManager
-from rtcore.kvcache.hash_chain import CacheKey, Digest, blake2b_digest
+from rtcore.kvcache.hash_chain import Digest, blake2b_digest
 from rtcore.kvcache.policy import CachePolicy
 from rtcore.kvcache.report import cache_stats
 from rtcore.manifest import Manifest
@@ -32,9 +35,9 @@ from rtcore.transfers import Transfers
 
 logger = logging.getLogger(__name__)
 
-_SEED_MASK = 2**64 - 1
 _MAX_LONE_FAILURES = 3
 _MAINTENANCE_SECONDS = 1.0
+_PREPARING_SECONDS = 0.005
 
 
 class Engine:
@@ -56,8 +59,11 @@ class Engine:
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
         digest: Digest = blake2b_digest,
+        vocabulary: LoadVocabulary = no_vocabulary,
     ) -> None:
-        """clock: seconds, for deadlines, ages and the cost model. digest: the hash function of the prefix cache."""
+        """clock: seconds, for deadlines, ages and the cost model. digest: the hash function of the prefix cache.
+        vocabulary: gives the tokens as bytes; without it requests with a grammar are refused.
+        """
         self.manifest = manifest
         self.vocab_size = executor.vocab_size
         self._executor = executor
@@ -85,21 +91,28 @@ class Engine:
                 self.context_length,
                 model_context,
             )
-        self._admission = Admission(
-            vocab_size=self.vocab_size, context_length=model_context, cache_tokens=self._blocks.capacity
-        )
         self._scheduler = LaneScheduler(self._blocks, config, block_bytes=executor.block_bytes, clock=clock)
         self._transfers = Transfers(executor, self._scheduler.swapping)
         self._batch = BatchBuilder(
             max_tokens=config.max_step_tokens, block_size=executor.block_size, tables=self._blocks.tables
         )
-        self._hooks = Hooks(self.vocab_size)
-        self._decoding = DecodingStage(executor, self._hooks)
+        hooks = Hooks(self.vocab_size)
+        self._decoding = DecodingStage(executor, hooks)
+        stop_ids = frozenset(manifest.text.stop_ids)
+        self._intake = Intake(
+            Admission(vocab_size=self.vocab_size, context_length=model_context, cache_tokens=self._blocks.capacity),
+            self._scheduler,
+            hooks,
+            GrammarGate(GrammarCompiler(vocabulary), stop_ids, self.vocab_size),
+            new_chain=self._blocks.new_chain,
+            version=manifest.version,
+            stop_ids=stop_ids,
+            max_waiting=config.max_queue,
+            clock=clock,
+        )
         self._check_every_step = config.debug_invariants
-        self._stop_ids = frozenset(manifest.text.stop_ids)
         self._live: dict[str, Sequence] = {}
         self._cancelled: list[str] = []
-        self._number = 0
         self._isolate = False
         self._lone_failures = 0
         self._idle_checked = True
@@ -115,10 +128,12 @@ class Engine:
 
         Raises WrongTarget, CacheTooSmall, BundleDamaged and what else the executor finds wrong.
         """
-        return cls(load_executor(bundle, config), bundle.manifest, config)
+        executor = load_executor(bundle, config)
+        return cls(executor, bundle.manifest, config, vocabulary=vocabulary_of(bundle, executor.vocab_size))
 
-    def submit(self, request: EngineRequest) -> None:
-        """Queue a request. A request without a seed gets one here, so that a preemption cannot change its draws.
+    def submit(self, request: EngineRequest) -> bool:
+        """Queue a request, or have it wait for its grammar; whether it waits. `StepResult.accepted` names it once it
+        is queued, and if its grammar is none, its only delta says so.
 
         Raises InvalidRequest, ContextLengthExceeded, CacheTooSmall (it could never fit), Overloaded (too much
         waits already), DeadlineUnreachable (it would not be in time) or EngineUnavailable (the engine is dead);
@@ -128,15 +143,9 @@ class Engine:
             raise EngineUnavailable("The engine is dead.", why=self._dead.what, remedy="Load it again.")
         if request.id in self._live:
             raise InvalidRequest(f"A request with id {request.id!r} is running.", param="id")
-        self._admission.check(request)
-        self._scheduler.admit(request)
-        seed = secrets.randbits(64) if request.params.seed is None else request.params.seed & _SEED_MASK
-        chain = self._blocks.new_chain(CacheKey(self.manifest.version, salt=request.cache_salt))
-        sequence = Sequence.create(request, chain, self._number, seed, self._stop_ids, self._clock())
-        self._hooks.attach(sequence)
-        self._number += 1
+        sequence, waits = self._intake.take(request)
         self._live[request.id] = sequence
-        self._scheduler.add(sequence)
+        return waits
 
     def cancel(self, request_id: str) -> None:
         """End a request in the next step, whatever state it is in; nothing happens when it is not live."""
@@ -156,6 +165,7 @@ class Engine:
         for request_id in self._cancelled:
             self._finish(self._live[request_id], "cancelled", deltas)
         self._cancelled.clear()
+        accepted = self._settle(deltas)
         for sequence in self._scheduler.expired():
             self._finish(sequence, "error", deltas, _too_late(sequence))
         step = self._scheduler.schedule()
@@ -168,13 +178,34 @@ class Engine:
         elif step.works:
             outcome = self._run_parts(step, deltas) if self._isolate else self._run_whole(step, deltas)
         else:
-            outcome = Outcome.CAPACITY_DEFERRED if self._scheduler.waiting else Outcome.NO_WORK
+            outcome = self._idle(bool(deltas or accepted))
         if self._clock() - self._maintained >= _MAINTENANCE_SECONDS:
             self.maintain()
         if self._check_every_step or not (self._live or self._idle_checked):
             self.check_invariants()
             self._idle_checked = not self._live
-        return StepResult(outcome, deltas)
+        return StepResult(outcome, deltas, accepted)
+
+    def _settle(self, deltas: list[TokenDelta]) -> list[str]:
+        """Queue requests whose grammars are compiled, and end those whose are none."""
+        accepted = []
+        for sequence, error in self._intake.settle():
+            if error is None:
+                accepted.append(sequence.request.id)
+            else:
+                self._finish(sequence, "error", deltas, error)
+        return accepted
+
+    def _idle(self, produced: bool) -> Outcome:
+        """The outcome of a step with nothing to run. produced: whether there is something to send."""
+        if self._scheduler.waiting:
+            return Outcome.CAPACITY_DEFERRED
+        grammars = self._intake.grammars
+        if not len(grammars):
+            return Outcome.NO_WORK
+        if not produced:
+            grammars.wait(_PREPARING_SECONDS)
+        return Outcome.PREPARING
 
     def maintain(self) -> None:
         """Let cached blocks expire and give memory of idle blocks back; to be called when there is no work too."""
@@ -315,7 +346,7 @@ class Engine:
         deltas.append(TokenDelta(sequence.request.id, [], reason, failure=failure))
 
     def _forget(self, sequence: Sequence, reason: FinishReason) -> None:
-        self._scheduler.remove(sequence)
+        self._intake.remove(sequence)
         del self._live[sequence.request.id]
         self._finished[reason] += 1
 
@@ -329,7 +360,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         return EngineStats(
-            waiting=self._scheduler.waiting,
+            waiting=self._scheduler.waiting + len(self._intake.grammars),
             running=self._scheduler.running,
             blocks_total=self._blocks.num_blocks,
             blocks_free=self._blocks.free_blocks,
@@ -351,7 +382,8 @@ class Engine:
     def check_invariants(self) -> None:
         """Raise EngineError unless requests, queue, running set and cache blocks agree. Call between steps."""
         self._scheduler.check_invariants()
-        if {id(sequence) for sequence in self._scheduler.sequences()} != {id(s) for s in self._live.values()}:
+        held = [*self._scheduler.sequences(), *self._intake.grammars]
+        if {id(sequence) for sequence in held} != {id(sequence) for sequence in self._live.values()}:
             raise EngineError("The live requests are not those that the scheduler holds.")
 
     def close(self) -> None:
@@ -359,6 +391,8 @@ class Engine:
         self._live.clear()
         self._cancelled.clear()
         self._dead = self._dead or EngineDied("The engine was closed.")
+        self._intake.grammars.close()
+        self._decoding.close()
         self._executor.close()
 
 

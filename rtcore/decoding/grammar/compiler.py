@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +13,12 @@ from rtcore.decoding.grammar.checker import probe
 from rtcore.decoding.grammar.source import GrammarError, new_matcher
 from rtcore.decoding.grammar.spec import StructuredOutputs
 from rtcore.decoding.grammar.state import GrammarState
-from rtcore.decoding.grammar.vocabulary import Encode, GrammarVocabulary
+from rtcore.decoding.grammar.vocabulary import GrammarVocabulary, LoadVocabulary
 
 MAX_GRAMMARS = 256
 MAX_BYTES = 256 << 20
 _WORKERS = 2
 _BYTES_A_CHARACTER = 64
-
-LoadVocabulary = Callable[[], tuple[GrammarVocabulary, Encode]]
 
 
 @dataclass(frozen=True)

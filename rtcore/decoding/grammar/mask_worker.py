@@ -68,6 +68,11 @@ class MaskWorker:
         self._queue: queue.SimpleQueue[_Batch | None] | None = None
         self._batch: _Batch | None = None
 
+    def settle(self) -> None:
+        """Wait for jobs that were begun and not finished, because the step failed in between."""
+        if self._batch is not None:
+            self.finish()
+
     def begin(self, jobs: list[MaskJob]) -> None:
         """Start on jobs, of different sequences; to be ended by `finish` before any of them is touched again."""
         self._batch = _Batch(jobs)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from rtcore.text.tokenizer import Tokenizer
+from ops.errors import UnsupportedParameter
+from rtcore.bundle import Bundle
+from rtcore.manifest import TOKENIZER_FOLDER
+from rtcore.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
 Encode = Callable[[str], list[int]]
+LoadVocabulary = Callable[[], tuple["GrammarVocabulary", Encode]]
+"""Gives the tokens of a model and its tokenizer's function from text to ids."""
 
 
 class GrammarVocabulary(msgspec.Struct, frozen=True):
@@ -78,3 +84,30 @@ class _Longest:
                 return ids  # a byte that no token has: what follows cannot be written in this vocabulary
             place += size
         return ids
+
+
+def vocabulary_of(bundle: Bundle, vocab_size: int) -> LoadVocabulary:
+    """What reads the vocabulary of a bundle, once somebody needs it: engines otherwise know no text."""
+    path, text = bundle.file(f"{TOKENIZER_FOLDER}/{TOKENIZER_FILE}"), bundle.manifest.text
+
+    def load() -> tuple[GrammarVocabulary, Encode]:
+        if not text.stop_ids:
+            raise UnsupportedParameter(
+                "This model has no token that ends an answer, so no grammar can end either.",
+                param="structured_outputs",
+            )
+        tokenizer = Tokenizer.open(path, text)
+        return GrammarVocabulary.of(tokenizer, vocab_size, text.stop_ids), partial(
+            tokenizer.encode, add_special_tokens=False
+        )
+
+    return load
+
+
+def no_vocabulary() -> tuple[GrammarVocabulary, Encode]:
+    """For engines without a bundle. Raises UnsupportedParameter."""
+    raise UnsupportedParameter(
+        "This engine was loaded without a vocabulary.",
+        why="Grammars are about the text of tokens.",
+        param="structured_outputs",
+    )

@@ -14,8 +14,10 @@ _LONGEST_PAUSE = 512
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Seconds of the step that the drafts would be verified in: base, shared by `rows` sequences, and for each token
-    more; proposing: for each draft before that."""
+    """Seconds of the step that the drafts would be verified in.
+
+    base: of the step, shared by `rows` sequences. per_token: for each token more. proposing: for each draft before.
+    """
 
     base: float
     per_token: float

@@ -37,8 +37,8 @@ class Proposer(ABC):
 
     def forget(self, key: str) -> None:
         """A sequence has ended. Harmless for one that was never asked about."""
-        return None
+        return
 
     def close(self) -> None:
         """Give back what the proposer holds. Safe to call twice."""
-        return None
+        return
