@@ -14,6 +14,8 @@ from rtcore.decoding.grammar.compiler import GrammarCompiler
 from rtcore.decoding.grammar.gate import GrammarGate
 from rtcore.decoding.grammar.vocabulary import LoadVocabulary, no_vocabulary, vocabulary_of
 from rtcore.decoding.hooks import Hooks
+from rtcore.decoding.speculation.base import Proposer
+from rtcore.decoding.speculation.registry import load_proposer
 from rtcore.decoding.stage import DecodingStage, Drawn
 from rtcore.executor.base import Executor
 from rtcore.executor.registry import load_executor
@@ -60,9 +62,10 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         digest: Digest = blake2b_digest,
         vocabulary: LoadVocabulary = no_vocabulary,
+        proposer: Proposer | None = None,
     ) -> None:
         """clock: seconds, for deadlines, ages and the cost model. digest: the hash function of the prefix cache.
-        vocabulary: gives the tokens as bytes; without it requests with a grammar are refused.
+        vocabulary: gives the tokens as bytes; without it requests with a grammar are refused. proposer: of drafts.
         """
         self.manifest = manifest
         self.vocab_size = executor.vocab_size
@@ -91,7 +94,14 @@ class Engine:
                 self.context_length,
                 model_context,
             )
-        self._scheduler = LaneScheduler(self._blocks, config, block_bytes=executor.block_bytes, clock=clock)
+        self._scheduler = LaneScheduler(
+            self._blocks,
+            config,
+            block_bytes=executor.block_bytes,
+            clock=clock,
+            proposer=proposer,
+            vocab_size=self.vocab_size,
+        )
         self._transfers = Transfers(executor, self._scheduler.swapping)
         self._batch = BatchBuilder(
             max_tokens=config.max_step_tokens, block_size=executor.block_size, tables=self._blocks.tables
@@ -129,11 +139,17 @@ class Engine:
         Raises WrongTarget, CacheTooSmall, BundleDamaged and what else the executor finds wrong.
         """
         executor = load_executor(bundle, config)
-        return cls(executor, bundle.manifest, config, vocabulary=vocabulary_of(bundle, executor.vocab_size))
+        try:
+            proposer = load_proposer(bundle, config)
+        except BaseException:
+            executor.close()
+            raise
+        vocabulary = vocabulary_of(bundle, executor.vocab_size)
+        return cls(executor, bundle.manifest, config, vocabulary=vocabulary, proposer=proposer)
 
     def submit(self, request: EngineRequest) -> bool:
-        """Queue a request, or have it wait for its grammar; whether it waits. `StepResult.accepted` names it once it
-        is queued, and if its grammar is none, its only delta says so.
+        """Queue a request, or have it wait for its grammar; whether it waits. `StepResult.accepted` names it once
+        it is queued, and if its grammar is none, its only delta says so.
 
         Raises InvalidRequest, ContextLengthExceeded, CacheTooSmall (it could never fit), Overloaded (too much
         waits already), DeadlineUnreachable (it would not be in time) or EngineUnavailable (the engine is dead);
@@ -359,6 +375,7 @@ class Engine:
         return Outcome.FATAL
 
     def stats(self) -> EngineStats:
+        drafts, drafts_accepted = self._scheduler.drafts
         return EngineStats(
             waiting=self._scheduler.waiting + len(self._intake.grammars),
             running=self._scheduler.running,
@@ -373,6 +390,8 @@ class Engine:
             tokens_prefilled=self._prefilled,
             tokens_generated=self._generated,
             preemptions=self._preemptions,
+            drafts=drafts,
+            drafts_accepted=drafts_accepted,
             swaps=self._transfers.saves,
             swapped_bytes=self._scheduler.swapping.used,
             finished=dict(self._finished),
@@ -392,6 +411,7 @@ class Engine:
         self._cancelled.clear()
         self._dead = self._dead or EngineDied("The engine was closed.")
         self._intake.grammars.close()
+        self._scheduler.close()
         self._decoding.close()
         self._executor.close()
 

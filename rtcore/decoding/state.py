@@ -12,6 +12,7 @@ from ops.sample_columns import NO_LOGPROBS
 from rtcore.decoding.counts import TokenCounts
 from rtcore.decoding.grammar.state import GrammarState
 from rtcore.decoding.params import SamplingParams
+from rtcore.decoding.speculation.adaptive import DraftLength
 
 Ids = NDArray[np.int32]
 Values = NDArray[np.float32]
@@ -27,8 +28,9 @@ class DecodingState:
 
     settings: the row's columns as in ops.sample_columns.Setting. seed, as a signed number. logprobs: how many
     likeliest tokens to tell, 0 only the chosen one, -1 nothing; prompt_logprobs likewise. prompt_scored: tokens of
-    the prompt whose log-probability is known, the first one among them, which has none. grammar: set once it is compiled,
-    where the request has one. hooks: state of the user's own processors and stop rules, in the order of params.
+    the prompt whose log-probability is known, the first one among them, which has none. grammar: set once it is
+    compiled, where the request has one. draft_length: how many drafts are worth trying, once any are. hooks: state of
+    the user's own processors and stop rules, in the order of params.
     """
 
     __slots__ = (
@@ -39,6 +41,7 @@ class DecodingState:
         "_tail",
         "allowed",
         "counts",
+        "draft_length",
         "grammar",
         "logprobs",
         "min_length",
@@ -46,7 +49,6 @@ class DecodingState:
         "processors",
         "prompt_logprobs",
         "prompt_scored",
-        "proposer",
         "scores_prompt",
         "seed",
         "settings",
@@ -77,7 +79,7 @@ class DecodingState:
         self.allowed = params.allowed_token_ids
         self.words: Words | None = None
         self.grammar: GrammarState | None = None
-        self.proposer: Any = None
+        self.draft_length: DraftLength | None = None
         self.processors: list[Any] = []
         self.stop_rules: list[Any] = []
         self.min_length = len(prompt) + params.min_tokens
