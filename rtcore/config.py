@@ -33,10 +33,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: whether blocks stay for requests that begin alike. cache_ttl: seconds that an unused block
     stays. cache_tenant_share: of all blocks, what the unused ones of one cache salt may take. swap_bytes: host
     memory for the cache of preempted sequences, used where copying is cheaper than computing anew; 0 never
-    does. speculation: who makes drafts for the model to verify: none, ngram, draft (a smaller model, draft_bundle),
-        or the name of an installed proposer. max_drafts: of one sequence in a step. threads: None takes the cores
-    this process may use. check: full hashes all files before start, sizes only     compares sizes. kernels: forces
-    a code path of the CPU kernels. debug_invariants: check after every step.
+    does. speculation: who makes drafts for the model to verify: none, ngram, draft (a smaller model,
+    draft_bundle), or the name of an installed proposer. max_drafts: of one sequence in a step. threads: None
+    takes the cores this process may use. check: full hashes all files before start, sizes only compares sizes.
+    kernels: forces a code path of the CPU kernels. debug_invariants: check after every step.
     """
 
     precision: str | None = None

@@ -68,6 +68,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     swap_bytes: Annotated[
         int, Meta(ge=0, extra={"size": True}, description="host memory for the cache of preempted requests")
     ] = 256 * 2**20
+    speculation: Annotated[
+        str, Meta(description="who makes drafts that the model verifies: none, ngram, draft, or an installed one")
+    ] = "none"
+    max_drafts: Annotated[int, Meta(ge=1, le=64, description="drafts of one sequence in a step at most")] = 8
+    draft_bundle: Annotated[str | None, Meta(description="bundle of a smaller model that makes drafts")] = None
     check: Annotated[
         Literal["full", "sizes"], Meta(description="full hashes the bundle before the start, sizes compares sizes")
     ] = "full"

@@ -29,8 +29,8 @@ class DecodingState:
     settings: the row's columns as in ops.sample_columns.Setting. seed, as a signed number. logprobs: how many
     likeliest tokens to tell, 0 only the chosen one, -1 nothing; prompt_logprobs likewise. prompt_scored: tokens of
     the prompt whose log-probability is known, the first one among them, which has none. grammar: set once it is
-    compiled, where the request has one. draft_length: how many drafts are worth trying, once any are. hooks: state of
-    the user's own processors and stop rules, in the order of params.
+    compiled, where the request has one. draft_length: how many drafts are worth trying, once any are. hooks: state
+    of the user's own processors and stop rules, in the order of params.
     """
 
     __slots__ = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rtcore import LLM, SamplingParams
 
-_ENGINE_FLAGS = ("precision", "threads", "check")
+_ENGINE_FLAGS = ("precision", "threads", "check", "speculation", "max_drafts", "draft_bundle")
 _SAMPLING_FLAGS = (
     "n",
     "max_tokens",
@@ -29,6 +29,16 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument("--precision", help="precision to run, such as fp32 or int8 (default: the bundle's own)")
     group.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all cores)")
+    group.add_argument(
+        "--speculation",
+        metavar="NAME",
+        default="none",
+        help="who makes drafts that the model verifies: none, ngram, draft, or an installed one (default: none)",
+    )
+    group.add_argument(
+        "--max-drafts", type=int, metavar="N", default=8, help="drafts of a sequence in a step at most (default: 8)"
+    )
+    group.add_argument("--draft-bundle", metavar="DIRECTORY", help="bundle of a smaller model that makes drafts")
     group.add_argument(
         "--check",
         choices=("full", "sizes"),

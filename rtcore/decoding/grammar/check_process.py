@@ -31,6 +31,11 @@ class CheckProcess:
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process, if there is one."""
+        return None if self._process is None else self._process.pid
+
     def check(self, kind: str, source: str) -> int:
         """Try a grammar; returns about how many bytes it takes. Raises GrammarError when it is not to be compiled,
         and ResourceError when the process cannot be had."""

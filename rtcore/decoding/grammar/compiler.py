@@ -10,6 +10,7 @@ from typing import Any
 
 from rtcore.decoding.grammar.check_process import CheckProcess
 from rtcore.decoding.grammar.checker import probe
+from rtcore.decoding.grammar.limits import CHECK_SECONDS
 from rtcore.decoding.grammar.source import GrammarError, new_matcher
 from rtcore.decoding.grammar.spec import StructuredOutputs
 from rtcore.decoding.grammar.state import GrammarState
@@ -43,11 +44,19 @@ class GrammarCompiler:
     of them and about `max_bytes`, those that were not asked for the longest go first. Used by one thread.
     """
 
-    def __init__(self, load: LoadVocabulary, max_grammars: int = MAX_GRAMMARS, max_bytes: int = MAX_BYTES) -> None:
-        """load: the model's vocabulary and its tokenizer's function, called once when the first grammar comes."""
+    def __init__(
+        self,
+        load: LoadVocabulary,
+        *,
+        max_grammars: int = MAX_GRAMMARS,
+        max_bytes: int = MAX_BYTES,
+        seconds: float = CHECK_SECONDS,
+    ) -> None:
+        """seconds: for trying one grammar. load: the model's vocabulary and its tokenizer's function, called once when the first grammar comes."""
         self._load = load
         self._max_grammars = max_grammars
         self._max_bytes = max_bytes
+        self._seconds = seconds
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._loaded: tuple[GrammarVocabulary, Any] | None = None
@@ -78,7 +87,7 @@ class GrammarCompiler:
         vocabulary, tokenizer = self._vocabulary()
         checker: CheckProcess | None = getattr(self._local, "checker", None)
         if checker is None:
-            checker = self._local.checker = CheckProcess(vocabulary)
+            checker = self._local.checker = CheckProcess(vocabulary, self._seconds)
             self._checkers.append(checker)
         size = checker.check(kind, source)
         matcher = new_matcher(tokenizer, kind, source)

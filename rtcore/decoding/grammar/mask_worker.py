@@ -82,7 +82,7 @@ class MaskWorker:
         self._queue.put(self._batch)
 
     def finish(self) -> None:
-        """Wait until every job has its rows; those of a sequence that ended with an error allow everything."""
+        """Wait until every job has its rows; the first of a sequence that ended with an error allows all."""
         batch, self._batch = self._batch, None
         while batch is not None:
             jobs, done = batch.jobs, -1
@@ -110,7 +110,8 @@ class MaskWorker:
 
     @staticmethod
     def _give_up(job: MaskJob) -> None:
-        job.rows = np.full((len(job.drafts) + 1, job.state.words), ALL, np.uint32)
+        job.rows = np.zeros((len(job.drafts) + 1, job.state.words), np.uint32)
+        job.rows[0] = ALL
 
     def close(self) -> None:
         """Let the thread end after what it does now. Safe to call twice."""

@@ -54,7 +54,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
         """The text that a grammar is made of; empty for json_object, a JSON list for choices."""
         value = getattr(self, self.kind)
         if isinstance(value, tuple):
-            return json.dumps(value)
+            return json.dumps(value, ensure_ascii=False)
         return value if isinstance(value, str) else ""
 
     @property

@@ -33,6 +33,7 @@ class GrammarState:
         self._matcher = matcher
         self._spec = spec
         self.words = -(-vocab_size // 32)
+        self._stop_ids = stop_ids
         self._stops = _mask_of(stop_ids, self.words)
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -55,25 +56,35 @@ class GrammarState:
         Bit i % 32 of word i // 32 is token i. Ids that end a sequence are allowed where the grammar may end, and
         nowhere else; own_stops, those that the request named itself, are then allowed too. held: in so many rows
         they are held back, as long as the grammar lets anything else come. Rows after a draft that the grammar
-        does not allow are all ones: nothing that is drawn there is used.
+        does not allow, or that ends it, allow nothing. Where the sequence cannot go on, the first row allows all.
         """
-        rows = np.full((len(drafts) + 1, self.words), ALL, np.uint32)
+        rows = np.zeros((len(drafts) + 1, self.words), np.uint32)
         own = _mask_of(own_stops, self.words) if own_stops else None
-        valid = self.valid(drafts)
-        for number in range(valid + 1):
-            row = rows[number]
-            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            if (row & self._stops).any():
-                self._end(row, own, number < held)
-            if self._matcher.is_error():
-                self.fail(shorten(self._matcher.get_error()))
-                rows[number:] = ALL
-                return rows
-            if number < valid:
-                self._matcher.consume_token(drafts[number])
-        if valid:
-            self._matcher.rollback(valid)
+        self._fill(self._matcher, rows[0], own, held > 0)
+        if self._matcher.is_error():
+            self.fail(shorten(self._matcher.get_error()))
+        if self.error is not None:
+            rows[0] = ALL
+            return rows
+        self._look_ahead(rows, drafts, own, held)
         return rows
+
+    def _look_ahead(self, rows: Words, drafts: Sequence[int], own: Words | None, held: int) -> None:
+        """Fill the rows after drafts, with a matcher whose errors do not matter to the sequence."""
+        going = next((n for n, token in enumerate(drafts) if token in self._stop_ids), len(drafts))
+        valid = self.valid(drafts[:going]) if going else 0
+        ahead = self._matcher.deep_copy() if valid else self._matcher
+        for number in range(1, valid + 1):
+            ahead.consume_token(drafts[number - 1])
+            self._fill(ahead, rows[number], own, number < held)
+            if ahead.is_error():
+                rows[number] = 0
+                return
+
+    def _fill(self, matcher: Any, row: Words, own: Words | None, held: bool) -> None:
+        matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        if (row & self._stops).any():
+            self._end(row, own, held)
 
     def _end(self, row: Words, own: Words | None, held: bool) -> None:
         """The grammar may end: allow what ends the sequence, or only what does not."""
