@@ -169,19 +169,24 @@ def load(bundle: Bundle, config: EngineConfig) -> Proposer:
             param="draft_bundle",
         )
     with Bundle.open(config.draft_bundle, check=config.check) as draft:
-        if _vocabulary(draft) != _vocabulary(bundle):
-            raise ConfigError(
-                f"{draft.path.name} has another vocabulary than {bundle.path.name}.",
-                why="A draft model has to name tokens by the same ids.",
-                remedy="Use a smaller model of the same family.",
-                param="draft_bundle",
-            )
+        check_vocabularies(bundle, draft)
         executor = load_executor(draft, msgspec.structs.replace(config, precision=None))
         return DraftModel(
             executor,
             context_length=draft.manifest.dimensions.context_length,
             max_sequences=config.max_sequences,
             max_tokens=config.max_step_tokens,
+        )
+
+
+def check_vocabularies(target: Bundle, draft: Bundle) -> None:
+    """Raise ConfigError unless two bundles' tokenizers have the same entries under the same ids."""
+    if _vocabulary(draft) != _vocabulary(target):
+        raise ConfigError(
+            f"{draft.path.name} has another vocabulary than {target.path.name}.",
+            why="A draft model has to name tokens by the same ids.",
+            remedy="Use a smaller model of the same family.",
+            param="draft_bundle",
         )
 
 

@@ -80,7 +80,7 @@ def test_masks_are_what_can_be_followed(data: st.DataObject) -> None:
     state = state_of(**spec)
     walked: list[int] = []
     for _ in range(data.draw(st.integers(0, 12))):
-        drafts = data.draw(st.lists(st.sampled_from(encode("[],1") + [STOP]), max_size=4))
+        drafts = data.draw(st.lists(st.sampled_from([*encode("[],1"), STOP]), max_size=4))
         rows = state.masks(drafts, NONE, 0)
         here = allowed(rows[0])
         assert here == allowed(state.masks([], NONE, 0)[0])
