@@ -12,7 +12,7 @@ from rtcore.decoding.hooks import Hooks
 from rtcore.kvcache.hash_chain import CacheKey, HashChain
 from rtcore.request import EngineRequest
 from rtcore.scheduler.lane_scheduler import LaneScheduler
-from rtcore.sequence import Sequence
+from rtcore.sequence import Sequence, Status
 
 _SEED_MASK = 2**64 - 1
 
@@ -72,9 +72,13 @@ class Intake:
         for sequence, error in settled:
             if error is None:
                 self._scheduler.add(sequence)
+            else:
+                sequence.status = Status.FINISHED
         return settled
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out of whatever state it is in."""
-        if not self.grammars.discard(sequence):
+        if self.grammars.discard(sequence):
+            sequence.status = Status.FINISHED
+        else:
             self._scheduler.remove(sequence)

@@ -94,7 +94,7 @@ class DraftsMachine(EngineMachine):
 
     def attach(self) -> None:
         """The other initialisation may come after ours."""
-        if self.drafting is not None:
+        if self.drafting is not None or not hasattr(self, "kind"):
             return
         self.engine._intake.grammars._compiler = Compiled()
         made = {

@@ -52,7 +52,9 @@ class GrammarCompiler:
         max_bytes: int = MAX_BYTES,
         seconds: float = CHECK_SECONDS,
     ) -> None:
-        """seconds: for trying one grammar. load: the model's vocabulary and its tokenizer's function, called once when the first grammar comes."""
+        """seconds: for trying one grammar. load: the model's vocabulary and its tokenizer's function, called
+        once when the first grammar comes.
+        """
         self._load = load
         self._max_grammars = max_grammars
         self._max_bytes = max_bytes

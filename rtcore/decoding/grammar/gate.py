@@ -30,7 +30,8 @@ class GrammarGate:
         return iter(self._waiting)
 
     def enter(self, sequence: Sequence) -> bool:
-        """Whether a new sequence has to wait. Raises InvalidRequest when its grammar is known to be none."""
+        """Whether a new sequence has to wait. Raises InvalidRequest when its grammar is known to be none, and what else
+        compiling it came to."""
         spec = sequence.request.params.structured_outputs
         if spec is None:
             return False
@@ -46,6 +47,12 @@ class GrammarGate:
             sequence.decoding.grammar = future.result().start(spec, self._stop_ids, self._vocab_size)
         except GrammarError as error:
             raise spec.refusal(f"The {spec.kind.replace('_', ' ')} is not accepted.", why=f"{error}.") from error
+        except OrtolanError:
+            raise
+        except Exception as error:
+            # From the library, or from reading the tokenizer: it must not end the engine.
+            what = "The request's grammar could not be compiled."
+            raise EngineError(what, why=f"{type(error).__name__}: {error}.") from error
 
     def ready(self) -> list[tuple[Sequence, OrtolanError | None]]:
         """Sequences that need not wait any longer, with what is wrong with their grammar; they leave."""
@@ -59,9 +66,6 @@ class GrammarGate:
                 self._begin(sequence, spec, future)
             except OrtolanError as error:
                 found.append((sequence, error))
-            except Exception as error:
-                what = "The request's grammar could not be compiled."
-                found.append((sequence, EngineError(what, why=f"{type(error).__name__}: {error}")))
             else:
                 found.append((sequence, None))
         return found
