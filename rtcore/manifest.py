@@ -87,7 +87,8 @@ class CacheTensor(msgspec.Struct, frozen=True):
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """One precision for one target: its graphs, the weight files that they map, and its cache.
+    """One precision for one target: its graphs (`step`, from ids to logits, and `sample`, from logits to tokens),
+    the weight files that they map, and its cache.
 
     `recipe` records how weights were quantised (bits, group, symmetric, what stayed higher); `linear_bytes`
     are the bytes of weights that one decode step reads, the floor that benchmarks state.

@@ -83,6 +83,8 @@ def verify(path: str | Path, config: EngineConfig) -> VerifyReport:
     with Bundle.open(path, check="full") as bundle:
         for variant in bundle.manifest.variants:
             bundle.read_graph(variant)
+            if variant.sample is not None:
+                bundle.read_graph(variant, variant.sample)
         replays, absent = _replays(bundle, config)
         return VerifyReport(
             bundle=str(bundle.path),
