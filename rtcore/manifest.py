@@ -116,7 +116,7 @@ class TextInfo(msgspec.Struct, frozen=True):
     """What text in and text out need: special ids, how a prompt begins, sampling defaults of the model.
 
     `stop_ids` end a generation; `sampling` holds the checkpoint's own defaults by
-    its names for them; of these, temperature, top_k and top_p are used.
+    its names for them; of these, temperature, top_k, top_p, min_p and repetition_penalty are used.
     """
 
     bos_id: int | None = None

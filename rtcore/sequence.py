@@ -98,6 +98,13 @@ class Sequence:
         )
 
     @property
+    def reads_cache(self) -> bool:
+        """Whether it may begin with blocks that others computed: not while logits of its prompt are still wanted."""
+        decoding = self.decoding
+        scored = not decoding.scores_prompt or decoding.prompt_scored == self.prompt_length
+        return scored and self.request.read_cache
+
+    @property
     def pending(self) -> int:
         """Known tokens that are not in the cache yet; 1 for a sequence that decodes."""
         return self.length - self.computed
