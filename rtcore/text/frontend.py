@@ -14,12 +14,13 @@ from rtcore.admission import Admission
 from rtcore.bundle import Bundle
 from rtcore.decoding.params import SamplingParams
 from rtcore.manifest import TOKENIZER_FOLDER
-from rtcore.request import EngineRequest
+from rtcore.request import EngineRequest, ServiceTerms
 from rtcore.text.chat import ChatTemplate, Message
 from rtcore.text.stream import TextStream
 from rtcore.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
 _SEEDS = 1 << 64
+_PLAIN = ServiceTerms()
 
 
 class TextFrontend:
@@ -71,7 +72,9 @@ class TextFrontend:
         """The ids of a rendered conversation: the template has written all special tokens itself."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def requests(self, prompt_ids: Sequence[int], params: SamplingParams, base_id: str) -> list[EngineRequest]:
+    def requests(
+        self, prompt_ids: Sequence[int], params: SamplingParams, base_id: str, terms: ServiceTerms = _PLAIN
+    ) -> list[EngineRequest]:
         """One request for each of the n sequences of a prompt, with max_tokens and seeds resolved.
 
         They are called `base_id`, or `base_id-0`, `base_id-1`... Raises InvalidRequest, ContextLengthExceeded or
@@ -80,12 +83,14 @@ class TextFrontend:
         ids = list(prompt_ids)  # one for all sequences: a prompt may be long and n large
         max_tokens = self._max_tokens(len(ids), params)
         arrival = time.time()
+        shared = msgspec.structs.asdict(terms)
         requests = [
             EngineRequest(
                 id=base_id if params.n == 1 else f"{base_id}-{number}",
                 prompt_ids=ids,
                 params=msgspec.structs.replace(params, n=1, max_tokens=max_tokens, seed=_seed(params.seed, number)),
                 arrival=arrival,
+                **shared,
             )
             for number in range(params.n)
         ]
