@@ -50,7 +50,6 @@ class Sequence:
     computed: int = 0
     blocks: SequenceBlocks | None = None
     status: Status = Status.WAITING
-    preemptions: int = 0
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0

@@ -91,8 +91,8 @@ class ActiveSet:
         for work in works:
             sequence = work.sequence
             tokens = work.tokens
-            sequence.computed += tokens
-            if tokens == 1 and sequence.computed % size and sequence.frontier is None:
+            sequence.computed = computed = sequence.computed + tokens
+            if computed % size and tokens == 1 and sequence.frontier is None:
                 continue
             prefilled = tokens > 1 or sequence.frontier is not None
             complete = sequence.computed == sequence.length
@@ -135,7 +135,6 @@ class ActiveSet:
         victim.saved = self._swapping.plan(held(victim), victim.computed)
         if victim.saved is not None:
             step.saves.append(victim)
-        victim.preemptions += 1
         step.preempted += 1
         self._stop(victim)
         self._put_back([victim])

@@ -160,10 +160,10 @@ class LaneScheduler:
         attended = 0
         for sequence in self._active.running:
             length = sequence.length
-            if length - sequence.computed != 1:
+            blocks = sequence.blocks
+            if blocks is None or length - sequence.computed != 1:
                 prefilling.append(sequence)
                 continue
-            blocks = held(sequence)
             works.append(Work(sequence, 1, blocks.length, True))
             attended += length
             if length <= blocks.writable:
@@ -222,11 +222,10 @@ class LaneScheduler:
 
     def observe(self, works: list[Work], seconds: float) -> None:
         """Learn from works that ran together, before they are committed."""
-        tokens, context = 0, 0.0
-        for work in works:
-            tokens += work.tokens
-            begin = work.sequence.computed
-            context += attended(begin, work.tokens) if work.tokens > 1 else begin + 1
+        chunks = [work for work in works if work.tokens > 1]
+        context = sum([work.sequence.computed for work in works if work.tokens == 1]) + len(works) - len(chunks)
+        context += sum(attended(work.sequence.computed, work.tokens) for work in chunks)
+        tokens = len(works) - len(chunks) + sum(work.tokens for work in chunks)
         self.model.observe(tokens, context, seconds)
 
     def commit(self, works: list[Work]) -> None:
