@@ -78,7 +78,8 @@ class VerifyReport(msgspec.Struct, frozen=True):
 def verify(path: str | Path, config: EngineConfig) -> VerifyReport:
     """Check the bundle at `path` whole, then replay the precision that `config` names, or all for its target.
 
-    Raises what Bundle.open and loading raise, WrongTarget where the bundle has no such variant; a replay out of bounds is in the report.
+    Raises what Bundle.open and loading raise, and WrongTarget where the bundle has no such variant; a replay out of
+    bounds is in the report.
     """
     with Bundle.open(path, check="full") as bundle:
         for variant in bundle.manifest.variants:

@@ -223,7 +223,7 @@ class LaneScheduler:
     def observe(self, works: list[Work], seconds: float) -> None:
         """Learn from works that ran together, before they are committed."""
         chunks = [work for work in works if work.tokens > 1]
-        context = sum([work.sequence.computed for work in works if work.tokens == 1]) + len(works) - len(chunks)
+        context = float(sum([work.sequence.computed + 1 for work in works if work.tokens == 1]))
         context += sum(attended(work.sequence.computed, work.tokens) for work in chunks)
         tokens = len(works) - len(chunks) + sum(work.tokens for work in chunks)
         self.model.observe(tokens, context, seconds)
