@@ -222,10 +222,11 @@ class LaneScheduler:
 
     def observe(self, works: list[Work], seconds: float) -> None:
         """Learn from works that ran together, before they are committed."""
-        chunks = [work for work in works if work.tokens > 1]
-        context = float(sum([work.sequence.computed + 1 for work in works if work.tokens == 1]))
-        context += sum(attended(work.sequence.computed, work.tokens) for work in chunks)
-        tokens = len(works) - len(chunks) + sum(work.tokens for work in chunks)
+        tokens, context = 0, 0.0
+        for work in works:
+            tokens += work.tokens
+            begin = work.sequence.computed
+            context += attended(begin, work.tokens) if work.tokens > 1 else begin + 1
         self.model.observe(tokens, context, seconds)
 
     def commit(self, works: list[Work]) -> None:
