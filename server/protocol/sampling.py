@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ops.errors import InvalidRequest, UnsupportedParameter
+from rtcore.request import ServiceTerms
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
@@ -31,7 +32,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
-    "priority": (0,),
     "store": (False,),
     "service_tier": ("auto", "default"),
 }
@@ -66,6 +66,11 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
+    priority: int | None = None
+    cache_salt: str | None = None
+    queue_timeout: float | None = None
+    timeout: float | None = None
+
     user: str | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
@@ -93,7 +98,6 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
-    priority: Any = None
     store: Any = None
     service_tier: Any = None
 
@@ -111,6 +115,15 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def terms(self) -> ServiceTerms:
+        """How urgently the request is to be served, and with whom it shares cached blocks."""
+        return ServiceTerms(
+            priority=self.priority or 0,
+            cache_salt=self.cache_salt or "",
+            queue_timeout=self.queue_timeout,
+            timeout=self.timeout,
+        )
 
     def sampling_fields(self) -> dict[str, Any]:
         """What SamplingParams takes of the request, less max_tokens; None where the request does not say."""
