@@ -14,7 +14,7 @@ from server.protocol.common import Usage
 from server.service import Service
 
 if TYPE_CHECKING:
-    from rtcore.request import EngineRequest
+    from rtcore.request import EngineRequest, ServiceTerms
     from rtcore.text.stream import TextDelta, TextStream
 
 MAX_CHOICES = 512
@@ -59,14 +59,16 @@ class Generation:
     id: a random part for the answer's id. choices: in the order of prompts, n of each.
     """
 
-    def __init__(self, service: Service, prompts: list[list[int]], params: SamplingParams) -> None:
+    def __init__(
+        self, service: Service, prompts: list[list[int]], params: SamplingParams, terms: ServiceTerms
+    ) -> None:
         """Raises InvalidRequest or ContextLengthExceeded for a prompt that does not fit."""
         self.id = uuid.uuid4().hex
         self._service = service
         self._prompt_tokens = sum(map(len, prompts))
         self._requests: list[EngineRequest] = []
         for number, prompt in enumerate(prompts):
-            self._requests += service.text.requests(prompt, params, f"{self.id}-{number}")
+            self._requests += service.text.requests(prompt, params, f"{self.id}-{number}", terms)
         self.choices = [Choice(index, service.text.stream(request)) for index, request in enumerate(self._requests)]
         self._of_id = dict(zip((request.id for request in self._requests), self.choices, strict=True))
         self._stream: TokenStream | None = None

@@ -18,6 +18,7 @@ from server.protocol.chat import (
     MessageDelta,
 )
 from server.service import SERVICE, Service
+from server.tenants import tenant_of
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
@@ -29,8 +30,9 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     service.admit(chat.model)
     try:
         params = service.params(chat.sampling_fields(), chat.answer_limit)
+        terms = service.terms(chat.terms(), tenant_of(request, service.config.tenant_header))
         generation = await service.text_work(
-            len(body), lambda: Generation(service, [_prompt(service, chat)], params)
+            len(body), lambda: Generation(service, [_prompt(service, chat)], params, terms)
         )
         reply = ChatReply(service, generation, include_usage=chat.include_usage)
         async with generation:

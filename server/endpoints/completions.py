@@ -9,6 +9,7 @@ from server.endpoints.reply import Reply, json_response, stream_events
 from server.generation import Choice, Generation, check_choices
 from server.protocol.completions import Completion, CompletionChoice, CompletionRequest
 from server.service import SERVICE, Service
+from server.tenants import tenant_of
 
 
 async def create_completion(request: web.Request) -> web.StreamResponse:
@@ -19,8 +20,9 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     asked = await service.text_work(len(body), lambda: CompletionRequest.parse(body))
     service.admit(asked.model)
     params = service.params(asked.sampling_fields(), asked.answer_limit)
+    terms = service.terms(asked.terms(), tenant_of(request, service.config.tenant_header))
     generation = await service.text_work(
-        len(body), lambda: Generation(service, _prompts(service, asked, params.n), params)
+        len(body), lambda: Generation(service, _prompts(service, asked, params.n), params, terms)
     )
     reply = CompletionReply(service, generation, include_usage=asked.include_usage)
     async with generation:

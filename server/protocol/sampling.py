@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ops.errors import InvalidRequest, UnsupportedParameter
+from rtcore.request import ServiceTerms
 from server.protocol.structure import StructureFields
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -26,7 +27,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prompt_logprobs": (),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
-    "priority": (0,),
     "store": (False,),
     "service_tier": ("auto", "default"),
 }
@@ -62,6 +62,11 @@ class SharedFields(StructureFields, frozen=True, kw_only=True, forbid_unknown_fi
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
+    priority: int | None = None
+    cache_salt: str | None = None
+    queue_timeout: float | None = None
+    timeout: float | None = None
+
     user: str | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
@@ -83,7 +88,6 @@ class SharedFields(StructureFields, frozen=True, kw_only=True, forbid_unknown_fi
     prompt_logprobs: Any = None
     return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
-    priority: Any = None
     store: Any = None
     service_tier: Any = None
 
@@ -101,6 +105,15 @@ class SharedFields(StructureFields, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def terms(self) -> ServiceTerms:
+        """How urgently the request is to be served, and with whom it shares cached blocks."""
+        return ServiceTerms(
+            priority=self.priority or 0,
+            cache_salt=self.cache_salt or "",
+            queue_timeout=self.queue_timeout,
+            timeout=self.timeout,
+        )
 
     def sampling_fields(self) -> dict[str, Any]:
         """What SamplingParams takes of the request, less max_tokens; None where the request does not say."""

@@ -1,7 +1,7 @@
 """The fields that ask for the form of an answer, and the StructuredOutputs that they come to.
 
-Sources: OpenAI's API reference, "Chat completions", response_format; vLLM's "Structured outputs" for structured_outputs
-and the older guided fields.
+Sources: OpenAI's API reference, "Chat completions", response_format; vLLM's "Structured outputs" for
+structured_outputs and the older guided fields.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rtcore.decoding.params import MAX_SEQUENCES, MAX_STOP_BYTES, MAX_STOP_STRINGS
+from rtcore.request import MAX_PRIORITY, MIN_PRIORITY
 from server.protocol.chat import CHAT_NEUTRAL, MESSAGE_NEUTRAL, ChatMessage, ChatRequest
 from server.protocol.completions import COMPLETION_NEUTRAL, CompletionRequest
 from tests.rtcore.process import fakes
@@ -39,6 +40,10 @@ WRONG_SHARED: dict[str, list[Any]] = {
     "skip_special_tokens": ["yes", 1],
     "stream": ["yes", 1, []],
     "stream_options": [True, [], {"include_usage": 1}, {"unknown": True}, {"include_usage": True}],
+    "priority": ["high", 1.5, MIN_PRIORITY - 1, MAX_PRIORITY + 1, 10**30, True],
+    "cache_salt": [3, ["a"], {}],
+    "queue_timeout": ["soon", 0, -1, True],
+    "timeout": ["soon", 0, -1, []],
     "user": [3, {}],
     "metadata": ["x", {"a": 3}, []],
     "safety_identifier": [3],

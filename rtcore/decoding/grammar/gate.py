@@ -30,8 +30,8 @@ class GrammarGate:
         return iter(self._waiting)
 
     def enter(self, sequence: Sequence) -> bool:
-        """Whether a new sequence has to wait. Raises InvalidRequest when its grammar is known to be none, and what else
-        compiling it came to."""
+        """Whether a new sequence has to wait. Raises InvalidRequest when its grammar is known to be none, and what
+        else compiling it came to."""
         spec = sequence.request.params.structured_outputs
         if spec is None:
             return False
