@@ -78,8 +78,9 @@ class TextFrontend:
     ) -> list[EngineRequest]:
         """One request for each sequence of a prompt (n, or best_of), with max_tokens, seeds and bad words resolved.
 
-        The first alone tells the prompt's log-probabilities. They are called `base_id`, or `base_id-0`,
-        `base_id-1`... Raises InvalidRequest, ContextLengthExceeded or CacheTooSmall, each naming the numbers.
+        Without echo the first alone tells the prompt's log-probabilities. They are called `base_id`, or
+        `base_id-0`, `base_id-1`... Raises InvalidRequest, ContextLengthExceeded or CacheTooSmall, each naming the
+        numbers.
         """
         ids = list(prompt_ids)  # one for all sequences: a prompt may be long and n large
         arrival = time.time()
@@ -94,7 +95,7 @@ class TextFrontend:
             logprobs=ranked,
             bad_word_ids=(*params.bad_word_ids, *self._bad_words(params.bad_words)),
         )
-        further = msgspec.structs.replace(one, prompt_logprobs=None)
+        further = one if params.echo else msgspec.structs.replace(one, prompt_logprobs=None)
         shared = msgspec.structs.asdict(terms)
         requests = [
             EngineRequest(
