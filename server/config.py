@@ -72,7 +72,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     speculation: Annotated[
         str, Meta(description="who makes drafts that the model verifies: none, ngram, draft, or an installed one")
     ] = "none"
-    max_drafts: Annotated[int, Meta(ge=1, le=64, description="drafts of one sequence in a step at most")] = 8
+    max_drafts: Annotated[Positive, Meta(description="drafts of one sequence in a step at most")] = 8
     draft_bundle: Annotated[str | None, Meta(description="bundle of a smaller model that makes drafts")] = None
     check: Annotated[
         Literal["full", "sizes"], Meta(description="full hashes the bundle before the start, sizes compares sizes")
