@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rtcore.command import Command
 from server.bench.run import RUN
+from server.bench.sampler import SAMPLER
 from server.bench.scheduler import SCHEDULER
 from server.bench.simulate import SIMULATE
 
-BENCHMARKS: tuple[Command, ...] = (RUN, SCHEDULER, SIMULATE)
+BENCHMARKS: tuple[Command, ...] = (RUN, SAMPLER, SCHEDULER, SIMULATE)
