@@ -27,17 +27,17 @@ from rtcore.kvcache.policy import CachePolicy
 from rtcore.kvcache.report import cache_stats
 from rtcore.manifest import Manifest
 from rtcore.request import EngineRequest, FinishReason, TokenDelta
-from rtcore.scheduler.base import ScheduledStep, Work
+from rtcore.scheduler.base import ScheduledStep
 from rtcore.scheduler.batch import BatchBuilder
 from rtcore.scheduler.lane_scheduler import LaneScheduler
 from rtcore.scheduler.outcome import Outcome, StepResult
 from rtcore.sequence import Sequence
 from rtcore.stats import EngineStats
+from rtcore.step_runner import Ran, StepRunner
 from rtcore.transfers import Transfers
 
 logger = logging.getLogger(__name__)
 
-_MAX_LONE_FAILURES = 3
 _MAINTENANCE_SECONDS = 1.0
 _PREPARING_SECONDS = 0.005
 
@@ -47,8 +47,8 @@ class Engine:
 
     A step reserves cache blocks, runs, and commits; if the run fails, everything reserved is given back and
     the next step runs the same work again in ever smaller parts, until what fails is one request alone: only
-    that one ends with an error. When `_MAX_LONE_FAILURES` requests in a row fail alone without any success in
-    between, or the executor says that it died, the engine is dead: the step is FATAL and so are all later ones.
+    that one ends with an error. When several requests in a row fail alone without any success in between, or the
+    executor says that it died, the engine is dead: the step is FATAL and so are all later ones.
 
     Attributes: manifest; vocab_size; context_length, the tokens that one sequence may have here, which is the
     model's context or, if that is less, what the cache holds.
@@ -103,11 +103,12 @@ class Engine:
             vocab_size=self.vocab_size,
         )
         self._transfers = Transfers(executor, self._scheduler.swapping)
-        self._batch = BatchBuilder(
+        batch = BatchBuilder(
             max_tokens=config.max_step_tokens, block_size=executor.block_size, tables=self._blocks.tables
         )
         hooks = Hooks(self.vocab_size)
         self._decoding = DecodingStage(executor, hooks)
+        self._runner = StepRunner(executor, batch, self._decoding, self._scheduler, clock)
         stop_ids = frozenset(manifest.text.stop_ids)
         self._intake = Intake(
             Admission(vocab_size=self.vocab_size, context_length=model_context, cache_tokens=self._blocks.capacity),
@@ -123,13 +124,11 @@ class Engine:
         self._check_every_step = config.debug_invariants
         self._live: dict[str, Sequence] = {}
         self._cancelled: list[str] = []
-        self._isolate = False
-        self._lone_failures = 0
         self._idle_checked = True
         self._maintained = clock()
         self._dead: EngineDied | None = None
         self._started = time.time()
-        self._steps = self._aborted = self._prefilled = self._generated = self._preemptions = 0
+        self._generated = self._preemptions = 0
         self._finished: dict[str, int] = dict.fromkeys(("stop", "length", "cancelled", "error"), 0)
 
     @classmethod
@@ -192,7 +191,7 @@ class Engine:
         if not prepared:
             outcome = Outcome.RETRYABLE_ABORT
         elif step.works:
-            outcome = self._run_parts(step, deltas) if self._isolate else self._run_whole(step, deltas)
+            outcome = self._take_in(self._runner.run(step.works), deltas)
         else:
             outcome = self._idle(bool(deltas or accepted))
         if self._clock() - self._maintained >= _MAINTENANCE_SECONDS:
@@ -238,89 +237,20 @@ class Engine:
         if error is None:
             return True
         logger.warning("Cache blocks could not be moved, and what they held is computed anew: %s", error)
-        self._aborted += 1
+        self._runner.aborted += 1
         self._scheduler.rollback(step.works)
         moved = {*step.saves, *step.loads}
         for sequence in moved or {work.sequence for work in step.works}:
             self._scheduler.restart(sequence)
         return False
 
-    def _run_whole(self, step: ScheduledStep, deltas: list[TokenDelta]) -> Outcome:
-        """Run all work at once; on failure give everything back and have the next step isolate the cause."""
-        error = self._try(step.works, deltas)
-        if error is None:
-            return Outcome.COMMITTED
-        self._scheduler.rollback(step.works)
-        self._aborted += 1
-        if isinstance(error, EngineDied):
-            return self._die(error, deltas)
-        logger.warning("A step of %d sequences failed and is tried again in parts: %s", len(step.works), error)
-        self._isolate = True
-        return Outcome.RETRYABLE_ABORT
-
-    def _run_parts(self, step: ScheduledStep, deltas: list[TokenDelta]) -> Outcome:
-        """Run halves of the work, and halves of what fails of them, down to single requests."""
-        self._isolate = False
-        outcome = Outcome.COMMITTED
-        middle = (len(step.works) + 1) // 2
-        parts = [part for part in (step.works[middle:], step.works[:middle]) if part]
-        while parts:
-            works = parts.pop()
-            error = self._try(works, deltas)
-            if error is not None and len(works) == 1 and works[0].tokens > 1:
-                works = [_less(works[0])]
-                error = self._try(works, deltas)
-            if error is None:
-                continue
-            if isinstance(error, EngineDied):
-                return self._die(error, deltas)
-            if len(works) > 1:
-                middle = (len(works) + 1) // 2
-                parts += [works[middle:], works[:middle]]
-                continue
-            logger.error("Request %s fails alone and is ended: %s", works[0].sequence.request.id, error)
-            self._finish(works[0].sequence, "error", deltas, error)
-            outcome = Outcome.UNSERVICEABLE
-            self._lone_failures += 1
-            if self._lone_failures >= _MAX_LONE_FAILURES:
-                died = EngineDied(
-                    f"{self._lone_failures} requests in a row failed alone.",
-                    why=str(error),
-                    remedy="The engine has to be loaded again.",
-                )
-                return self._die(died, deltas)
-        return outcome
-
-    def _try(self, works: list[Work], deltas: list[TokenDelta]) -> EngineError | None:
-        """Run works and commit them; on failure change nothing and return the error.
-
-        A failure of any kind counts, not only the typed ones: one request must not end all others.
-        """
-        began = self._clock()
-        try:
-            rows = self._decoding.begin(works)
-            self._executor.run(self._batch.build(works))
-            drawn = self._decoding.finish(rows)
-        except EngineError as error:
-            return error
-        except Exception as error:
-            logger.exception("The executor raised an error without a type")
-            return EngineError("A step failed.", why=f"{type(error).__name__}: {error}")
-        self._scheduler.observe(works, self._clock() - began)
-        self._steps += 1
-        self._lone_failures = 0
-        for work in works:
-            if work.sequence.computed < work.sequence.prompt_length or work.tokens > 1 + len(work.drafts):
-                self._prefilled += work.tokens
-        for one in drawn:
-            if one.failure is not None:
-                self._scheduler.distrust(one.sequence)
-            for token in one.tokens[:-1]:
-                one.sequence.append(token)
-        self._scheduler.commit(works)
-        for one in drawn:
+    def _take_in(self, ran: Ran, deltas: list[TokenDelta]) -> Outcome:
+        """Give out what works came to, and end the sequences that failed."""
+        for one in ran.drawn:
             self._give_out(one, deltas)
-        return None
+        for sequence, error in ran.failed:
+            self._finish(sequence, "error", deltas, error)
+        return ran.outcome if ran.died is None else self._die(ran.died, deltas)
 
     def _give_out(self, drawn: Drawn, deltas: list[TokenDelta]) -> None:
         """Send what a step gave a sequence, and end the sequence if its newest token is the last."""
@@ -385,9 +315,9 @@ class Engine:
             load=self._scheduler.load_stats(),
             block_size=self._blocks.block_size,
             context_length=self.context_length,
-            steps=self._steps,
-            aborted_steps=self._aborted,
-            tokens_prefilled=self._prefilled,
+            steps=self._runner.steps,
+            aborted_steps=self._runner.aborted,
+            tokens_prefilled=self._runner.prefilled,
             tokens_generated=self._generated,
             preemptions=self._preemptions,
             drafts=drafts,
@@ -423,10 +353,3 @@ def _too_late(sequence: Sequence) -> DeadlineExceeded:
             "The request waited longer than it may.", why=f"It allows {request.queue_timeout:g} s."
         )
     return DeadlineExceeded("The request took longer than it may.", why=f"It allows {request.timeout:g} s.")
-
-
-def _less(work: Work) -> Work:
-    """A smaller part of a work that fails alone: without its drafts, or half of its tokens."""
-    if work.drafts:
-        return Work(work.sequence, work.tokens - len(work.drafts), work.reserved, work.samples)
-    return Work(work.sequence, work.tokens // 2, work.reserved, False)

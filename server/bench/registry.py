@@ -5,8 +5,9 @@ from __future__ import annotations
 from rtcore.command import Command
 from server.bench.grammar import GRAMMAR
 from server.bench.run import RUN
+from server.bench.sampler import SAMPLER
 from server.bench.scheduler import SCHEDULER
 from server.bench.simulate import SIMULATE
 from server.bench.speculation import SPECULATION
 
-BENCHMARKS: tuple[Command, ...] = (RUN, SCHEDULER, SIMULATE, GRAMMAR, SPECULATION)
+BENCHMARKS: tuple[Command, ...] = (RUN, SAMPLER, SCHEDULER, SIMULATE, GRAMMAR, SPECULATION)
