@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from ops.errors import DeadlineExceeded, EngineDied, EngineError, EngineUnavailable, InvalidRequest, OrtolanError
+from ops.errors import EngineDied, EngineError, EngineUnavailable, InvalidRequest, OrtolanError
 from rtcore.admission import Admission
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
@@ -29,6 +29,7 @@ from rtcore.manifest import Manifest
 from rtcore.request import EngineRequest, FinishReason, TokenDelta
 from rtcore.scheduler.base import ScheduledStep
 from rtcore.scheduler.batch import BatchBuilder
+from rtcore.scheduler.deadlines import too_late
 from rtcore.scheduler.lane_scheduler import LaneScheduler
 from rtcore.scheduler.outcome import Outcome, StepResult
 from rtcore.sequence import Sequence
@@ -182,7 +183,7 @@ class Engine:
         self._cancelled.clear()
         accepted = self._settle(deltas)
         for sequence in self._scheduler.expired():
-            self._finish(sequence, "error", deltas, _too_late(sequence))
+            self._finish(sequence, "error", deltas, too_late(sequence))
         step = self._scheduler.schedule()
         self._preemptions += step.preempted
         prepared = self._prepare(step)
@@ -344,12 +345,3 @@ class Engine:
         self._scheduler.close()
         self._decoding.close()
         self._executor.close()
-
-
-def _too_late(sequence: Sequence) -> DeadlineExceeded:
-    request = sequence.request
-    if sequence.started is None and request.queue_timeout is not None:
-        return DeadlineExceeded(
-            "The request waited longer than it may.", why=f"It allows {request.queue_timeout:g} s."
-        )
-    return DeadlineExceeded("The request took longer than it may.", why=f"It allows {request.timeout:g} s.")

@@ -71,7 +71,8 @@ def _run(arguments: argparse.Namespace) -> int:
     for row in figures:
         print(
             f"{row.texts:10} {row.without_ms:6.2f} ms/t {row.with_ms:7.2f} ms/t {row.speedup:7.2f}  "
-            f"({row.lowest:.2f} .. {row.highest:.2f}) {row.drafts:8} {row.accepted:6.0%} {row.same:8} of {row.prompts}"
+            f"({row.lowest:.2f} .. {row.highest:.2f}) {row.drafts:8} {row.accepted:6.0%} "
+            f"{row.same:8} of {row.prompts}"
         )
     return 0
 
