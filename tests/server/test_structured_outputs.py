@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import jsonschema
 import openai
+import psutil
 import pydantic
 import pytest
 import pytest_asyncio
@@ -199,3 +200,16 @@ async def test_a_client_that_leaves_while_its_grammar_is_compiled(drawing: Runni
     status, body = await drawing.complete("go", max_tokens=50, seed=1, guided_regex=WORD)
     assert status == 200
     assert re.fullmatch(WORD, body["choices"][0]["text"])
+
+
+async def test_no_process_outlives_an_engine_that_was_killed(fake_bundle: Path) -> None:
+    async with start_server(fake_bundle, "drawing") as server:
+        status, _ = await server.complete("go", max_tokens=50, guided_regex=WORD)
+        assert status == 200
+        connection = server.engine._supervisor.connection
+        assert connection is not None
+        engine = psutil.Process(connection.child.process.pid)
+        (checker,) = engine.children()
+        engine.kill()
+        psutil.wait_procs([checker], timeout=30)
+        assert not checker.is_running() or checker.status() == psutil.STATUS_ZOMBIE

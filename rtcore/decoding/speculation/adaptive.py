@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _FORGETTING = 0.95
-_FIRST_ACCEPTED = 1.4
+_FIRST_ACCEPTED = 1.0
 _FIRST_TRIED = 2.0
 _WORTH = 1.03
+_PROBED = 2
 _FIRST_PAUSE = 16
 _LONGEST_PAUSE = 512
 
@@ -66,7 +67,7 @@ class DraftLength:
         keep = min(1.0, _FIRST_TRIED / self._tried)
         self._accepted *= keep
         self._tried *= keep
-        return min(2, self._most)
+        return min(_PROBED, self._most)
 
     def _best(self, cost: StepCost) -> int:
         share = cost.base / max(1, cost.rows) + cost.per_token

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ops.errors import ConfigError
 from rtcore.config import EngineConfig
 from rtcore.decoding.speculation import registry
+from rtcore.decoding.speculation.base import Ask
 from rtcore.decoding.speculation.ngram import NgramProposer
 from rtcore.decoding.speculation.registry import load_proposer
 
@@ -52,3 +56,15 @@ def test_what_cannot_be_loaded(name: str) -> None:
     assert caught.value.param == "speculation"
     if name == "unknown":
         assert "failing, missing, ngram, none, own" in str(caught.value)
+
+
+def test_the_example_of_the_documentation() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "speculation.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    proposer = names["load"](None, EngineConfig())
+    asks = [Ask("a", np.array([5, 271]), 3), Ask("b", np.array([271, 5]), 3)]
+    assert proposer.propose(asks) == [[314], []]
+    proposer.forget("a")
+    proposer.close()
