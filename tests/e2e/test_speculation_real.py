@@ -9,8 +9,10 @@ import pytest
 
 from ops.errors import ConfigError
 from rtcore.decoding.params import SamplingParams
+from rtcore.decoding.speculation.ngram import NgramProposer
 from rtcore.llm import LLM
 from server.bench.texts import FREE, REPEATING
+from tests.rtcore.guessing import speculate
 
 FACTS = (
     "The capital of France is Paris. The capital of Italy is Rome. The capital of Spain is",
@@ -22,9 +24,14 @@ PROMPTS = (*REPEATING, *FREE, *FACTS, *(f"Summarise in one sentence: {text[-200:
 GREEDY = SamplingParams(temperature=0, max_tokens=48)
 
 
-def run(bundle: Path, prompts: list[str], params: SamplingParams, **config: Any) -> tuple[list[list[int]], Any]:
+def run(
+    bundle: Path, prompts: list[str], params: SamplingParams, eager: bool = False, **config: Any
+) -> tuple[list[list[int]], Any]:
+    """Tokens of all answers, and the engine's statistics. eager: guess whether it pays or not."""
     settings = {"cache_bytes": 256 << 20, "check": "sizes", "max_sequences": 8, **config}
     with LLM(bundle, **settings) as llm:
+        if eager:
+            speculate(llm._driver.engine, NgramProposer(), 5)
         outputs = llm.generate(prompts, params)
         tokens = [completion.token_ids for output in outputs for completion in output.outputs]
         return tokens, llm._driver.engine.stats()
@@ -36,7 +43,7 @@ def test_a_tiny_model_says_the_same(tiny_bundle: Path, precision: str) -> None:
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=40, repetition_penalty=1.1, logprobs=2, n=2)
     for chosen in (params, SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)):
         plain, _ = run(tiny_bundle, prompts, chosen, precision=precision)
-        guessed, stats = run(tiny_bundle, prompts, chosen, precision=precision, speculation="ngram")
+        guessed, stats = run(tiny_bundle, prompts, chosen, eager=True, precision=precision)
         assert guessed == plain
     assert stats.drafts > 0
 
