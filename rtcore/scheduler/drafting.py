@@ -17,13 +17,16 @@ from rtcore.sequence import Sequence, held
 logger = logging.getLogger(__name__)
 
 _SMOOTHING = 0.1
+_MOST_ROWS = 64
+"""Drafts of all sequences in one step: each takes a row of logits as wide as the vocabulary."""
 
 
 class Drafting:
     """Asks a proposer and reserves blocks for what it says.
 
-    Drafts never cost another sequence anything: they take what decoding and prompts left of the step's tokens, and
-    of the blocks that are available all but one for each running sequence. Attributes: drafted, accepted.
+    Drafts never cost another sequence anything: they take what decoding and prompts left of the step's tokens, up to
+    a number, and of the blocks that are available all but one for each running sequence. Attributes: drafted,
+    accepted.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Drafting:
             rows=len(works),
             proposing=self._seconds_each,
         )
+        tokens = min(tokens, _MOST_ROWS)
         asks: list[Ask] = []
         asked: list[Work] = []
         for work in works:
