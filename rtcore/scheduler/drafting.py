@@ -24,9 +24,8 @@ _MOST_ROWS = 64
 class Drafting:
     """Asks a proposer and reserves blocks for what it says.
 
-    Drafts never cost another sequence anything: they take what decoding and prompts left of the step's tokens, up to
-    a number, and of the blocks that are available all but one for each running sequence. Attributes: drafted,
-    accepted.
+    Drafts never cost another sequence anything: they take what decoding and prompts left of the step's tokens, and
+    of the blocks that are available all but one for each running sequence. Attributes: drafted, accepted.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=48)
 def run(
     bundle: Path, prompts: list[str], params: SamplingParams, known: list[list[int]] | None = None, **config: Any
 ) -> tuple[list[list[int]], Any]:
-    """Tokens of all answers, and the engine's statistics. known: answers to guess from, every fourth token wrong."""
+    """Tokens of all answers, and the engine's statistics. known: answers to guess from, some tokens wrong."""
     settings = {"cache_bytes": 256 << 20, "check": "sizes", "max_sequences": 8, **config}
     with LLM(bundle, **settings) as llm:
         if known is not None:

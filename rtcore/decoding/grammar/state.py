@@ -46,10 +46,6 @@ class GrammarState:
         """How many of the drafts, from the first on, the grammar allows."""
         return 0 if self.error is not None else int(self._matcher.validate_tokens(list(drafts)))
 
-    def forced(self) -> list[int]:
-        """The tokens that must come next, as far as the grammar leaves no choice of text."""
-        return [] if self.error is not None else list(self._matcher.compute_ff_tokens())
-
     def masks(self, drafts: Sequence[int], own_stops: frozenset[int], held: int) -> Words:
         """uint32 [len(drafts) + 1, words]: the tokens that may come next, and after each further draft.
 

@@ -62,15 +62,6 @@ def test_a_token_that_the_grammar_does_not_allow_ends_it() -> None:
     assert [len(allowed(row)) for row in state.masks(encode("a"), NONE, 0)] == [VOCAB_SIZE, 0]
 
 
-def test_what_must_come() -> None:
-    state = state_of(json={"type": "object", "properties": {"k": {"type": "null"}}, "required": ["k"]})
-    assert encode('{"k":')[0] in allowed(state.masks([], NONE, 0)[0])
-    state = state_of(choice=["hello"])
-    state.accept(encode("h"))
-    forced = state.forced()
-    assert forced == encode("ello")[: len(forced)]
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_masks_are_what_can_be_followed(data: st.DataObject) -> None:
