@@ -151,6 +151,9 @@ def _session(bundle: Bundle, variant: Variant, config: EngineConfig) -> Any:
     # Threads spin while a step runs and sleep between steps, when the server's process needs the cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.path))
+    if config.profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = config.profile
     register(options, config.kernels)
     graph = bundle.read_graph(variant)
     try:
