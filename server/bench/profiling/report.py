@@ -39,17 +39,22 @@ def table(report: ProfileReport) -> str:
     )
     rows.append(_row("step", report.step_seconds, report, "", figures))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = [f"{report.bundle}, {report.precision}, {report.threads} threads: {what}, mean of {report.steps} steps", ""]
+    lines = [
+        f"{report.bundle}, {report.precision}, {report.threads} threads: {what}, mean of {report.steps} steps",
+        "",
+    ]
     for row in rows:
-        cells = [row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
+        cells = [
+            row[0].ljust(widths[0]),
+            *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)),
+        ]
         lines.append("  ".join(cells).rstrip())
     ceilings = report.ceilings
-    lines += [
-        "",
-        f"This machine: reads {ceilings.read_bytes_s / 1e9:.1f} GB/s, fp32 {ceilings.fp32_ops_s / 1e9:.0f} GFLOP/s, "
+    lines.append(
+        f"\nThis machine: reads {ceilings.read_bytes_s / 1e9:.1f} GB/s, fp32 {ceilings.fp32_ops_s / 1e9:.0f} GFLOP/s, "
         f"int8 {ceilings.int8_ops_s / 1e9:.0f} GOP/s. A step took {report.profiled_seconds * _MICROS:,.0f} us while "
-        "operators were timed.",
-    ]
+        "operators were timed."
+    )
     return "\n".join(lines)
 
 

@@ -48,7 +48,7 @@ def read_runs(path: Path) -> list[list[NodeTime]]:
         raise ResourceError(
             f"The profile {path} cannot be read.",
             why=str(error),
-            remedy="See that the disk is not full, and profile fewer steps: a profile holds a million events at most.",
+            remedy="See that the disk is not full, and profile fewer steps: a profile holds a million events.",
         ) from error
     starts = sorted(event.ts for event in events if event.name == _RUN)
     runs: list[list[NodeTime]] = [[] for _ in starts]
