@@ -65,7 +65,7 @@ PERPLEXITY = Command(
     help="how well each precision predicts a text",
     description=(
         "Feed windows of a text to the model through the engine's executor and give the perplexity: the exponential "
-        "of the mean negative log-likelihood of every token but the first of its window. Several bundles of one "
+        "of the mean negative log-likelihood of every token but the first of its window. Several bundles of a "
         "model can be compared; fp32 among them is what the others are held against."
     ),
     configure=_configure,

@@ -108,8 +108,9 @@ def table(report: ScalingReport) -> str:
             f"{point.sequences:9,} {point.context:8,} {point.step_seconds * 1e3:9.2f} {point.tokens_s:10,.1f}"
         )
     if report.line is not None:
+        base, slope = report.line.base_seconds * 1e3, report.line.slope_seconds * 1e9
         lines.append(
-            f"\nOne sequence: {report.line.base_seconds * 1e3:.2f} ms + {report.line.slope_seconds * 1e9:,.0f} ns a "
-            f"token of context; no point is further than {report.line.deviation:.0%} from this line."
+            f"\nOne sequence: {base:.2f} ms + {slope:,.0f} ns a token of context; no point is further than "
+            f"{report.line.deviation:.0%} from this line."
         )
     return "\n".join(lines)

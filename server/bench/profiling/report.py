@@ -50,10 +50,10 @@ def table(report: ProfileReport) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     ceilings = report.ceilings
+    reads, fp32, int8 = (value / 1e9 for value in (ceilings.read_bytes_s, ceilings.fp32_ops_s, ceilings.int8_ops_s))
     lines.append(
-        f"\nThis machine: reads {ceilings.read_bytes_s / 1e9:.1f} GB/s, fp32 {ceilings.fp32_ops_s / 1e9:.0f} GFLOP/s, "
-        f"int8 {ceilings.int8_ops_s / 1e9:.0f} GOP/s. A step took {report.profiled_seconds * _MICROS:,.0f} us while "
-        "operators were timed."
+        f"\nThis machine: reads {reads:.1f} GB/s, fp32 {fp32:.0f} GFLOP/s, int8 {int8:.0f} GOP/s. "
+        f"A step took {report.profiled_seconds * _MICROS:,.0f} us while operators were timed."
     )
     return "\n".join(lines)
 
