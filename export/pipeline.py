@@ -16,6 +16,7 @@ from export.checkpoint.huggingface import refuse_quantised
 from export.checkpoint.open import is_gguf, open_checkpoint, open_config, open_random, seed_of
 from export.progress import Reporter
 from export.recipe import Bits, Recipe, recipe_for
+from export.sample_graph import sample_graph
 from export.task import check_task
 from export.text_info import text_info
 from export.writer import BundleWriter, graph_bytes
@@ -187,6 +188,8 @@ def _write_model(
     else:
         with report.writing(f"Writing {', '.join(options.precisions)}", writer.weight_bytes) as progress:
             writer.write_weights(progress)
+    sample = f"graphs/{TARGET}.sample.onnx"
+    writer.write(sample, sample_graph(captured.dimensions.vocab_size))
     variants = []
     for recipe, model, where in zip(recipes, lowered, places, strict=True):
         path = f"graphs/{recipe.precision}.{TARGET}.step.onnx"
@@ -199,6 +202,7 @@ def _write_model(
                 weights=tuple(sorted({place.path for place in where.values()})),
                 cache_groups=model.cache_groups,
                 cache_tensors=model.cache_tensors,
+                sample=sample,
                 recipe=model.recipe,
                 linear_bytes=model.linear_bytes,
             )

@@ -119,7 +119,7 @@ class LLM:
         holds the one sequence that grew, and only what was added. Outputs of several prompts interleave:
         `index` tells them apart. Prompts are checked at once; closing the iterator cancels what still runs.
         """
-        return _increments(self._batch(self._plain(prompts), params), delta)
+        return _increments(self._batch(self._plain(prompts), params, streamed=True), delta)
 
     def stream_chat(
         self,
@@ -133,7 +133,7 @@ class LLM:
     ) -> Iterator[RequestOutput]:
         """Answer conversations as `chat` does, and give outputs as `stream` does."""
         rendered = self._rendered(messages, tools, add_generation_prompt, chat_template_kwargs)
-        return _increments(self._batch(rendered, params), delta)
+        return _increments(self._batch(rendered, params, streamed=True), delta)
 
     def close(self) -> None:
         """Give back the engine and its memory. Safe to call twice; any other use then raises EngineUnavailable."""
@@ -178,21 +178,27 @@ class LLM:
         ]
         return [(text, self._frontend.encode_chat(text)) for text in texts]
 
-    def _batch(self, prompts: list[tuple[str | None, list[int]]], params: Params) -> Batch:
+    def _batch(
+        self, prompts: list[tuple[str | None, list[int]]], params: Params, *, streamed: bool = False
+    ) -> Batch:
         """Check all prompts and make a batch of them."""
         self._driver.check_open()
-        batch = Batch(self._driver)
+        batch = Batch(self._driver, self._frontend.tokenizer)
         for number, ((prompt, ids), chosen) in enumerate(
             zip(prompts, self._params(params, len(prompts)), strict=True)
         ):
             self._requests += 1
+            if streamed and chosen.sequences > chosen.n:
+                raise InvalidRequest(
+                    "best_of cannot be streamed.", why="Which are the best is known at the end.", param="best_of"
+                )
             try:
                 requests = self._frontend.requests(ids, chosen, f"offline-{self._requests}")
             except OrtolanError as error:
                 if len(prompts) > 1:
                     error.what = f"Prompt {number}: {error.what}"
                 raise
-            batch.add(prompt, [(request, self._frontend.stream(request)) for request in requests])
+            batch.add(prompt, chosen, [(request, self._frontend.stream(request)) for request in requests])
         return batch
 
     def _params(self, params: Params, count: int) -> list[SamplingParams]:
@@ -237,5 +243,12 @@ def _increments(batch: Batch, delta: bool) -> Iterator[RequestOutput]:
 
 
 def _snapshot(whole: RequestOutput) -> RequestOutput:
-    outputs = [msgspec.structs.replace(output, token_ids=list(output.token_ids)) for output in whole.outputs]
+    outputs = [
+        msgspec.structs.replace(
+            output,
+            token_ids=list(output.token_ids),
+            logprobs=None if output.logprobs is None else list(output.logprobs),
+        )
+        for output in whole.outputs
+    ]
     return msgspec.structs.replace(whole, outputs=outputs)

@@ -84,6 +84,8 @@ def verify(path: str | Path, config: EngineConfig) -> VerifyReport:
     with Bundle.open(path, check="full") as bundle:
         for variant in bundle.manifest.variants:
             bundle.read_graph(variant)
+            if variant.sample is not None:
+                bundle.read_graph(variant, variant.sample)
         replays, absent = _replays(bundle, config)
         return VerifyReport(
             bundle=str(bundle.path),
@@ -223,8 +225,8 @@ class TeacherForced:
             inside = np.flatnonzero((wanted >= sequence.computed) & (wanted < sequence.computed + tokens))
             if len(inside):
                 inputs.logit_rows = wanted[inside] - sequence.computed
-            found = self._executor.run(inputs)
+            self._executor.run(inputs)
             if len(inside):
-                yield inside, found
+                yield inside, self._executor.logits()
             sequence.computed += tokens
         self._blocks.close(sequence.blocks)

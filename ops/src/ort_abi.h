@@ -61,7 +61,7 @@ constexpr uint32_t kApiVersion = 18;
 
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2, kNotImplemented = 9 };
 
-enum ElementType : int { kFloat = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7, kFloat16 = 10 };
+enum ElementType : int { kFloat = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7, kFloat16 = 10, kUint32 = 12 };
 
 enum Characteristic : int { kRequired = 0, kOptional = 1 };
 

@@ -9,8 +9,10 @@ import numpy as np
 from ops.errors import BundleDamaged, EngineDied, EngineError, MissingExtra
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
-from rtcore.executor.base import Executor, Float32, Int32, Payload, StepInputs
+from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
 from rtcore.executor.cache_memory import CacheMemory, choose_blocks
+from rtcore.executor.cpu_sample import CpuSampler
+from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
 from rtcore.machine import available_cores
 from rtcore.manifest import Variant
 
@@ -21,8 +23,16 @@ _FATAL_ONLY = 4
 def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CpuExecutor:
     """The executor of a variant for the target cpu; see rtcore.executor.registry for the errors."""
     blocks = choose_blocks(bundle.manifest, variant, config)
-    session = _session(bundle, variant, config)
-    return CpuExecutor(session, variant, blocks, config.block_size, bundle.manifest.dimensions.vocab_size)
+    if variant.sample is None:
+        raise BundleDamaged(
+            f"The bundle {bundle.path.name} has no graph that chooses tokens.",
+            why="It was made by a version of Ortolan that had none.",
+            remedy="Export the model anew.",
+        )
+    session = _session(bundle, variant, variant.step, config)
+    sampler = CpuSampler(_session(bundle, variant, variant.sample, config), variant.sample)
+    vocab_size = bundle.manifest.dimensions.vocab_size
+    return CpuExecutor(session, sampler, variant, blocks, config.block_size, vocab_size)
 
 
 class CpuExecutor(Executor):
@@ -33,8 +43,10 @@ class CpuExecutor(Executor):
     logits are written into a buffer that is reserved once and grows to the most rows seen.
     """
 
-    def __init__(self, session: Any, variant: Variant, blocks: int, block_size: int, vocab_size: int) -> None:
-        """session: an onnxruntime.InferenceSession of the variant's step graph."""
+    def __init__(
+        self, session: Any, sampler: CpuSampler, variant: Variant, blocks: int, block_size: int, vocab_size: int
+    ) -> None:
+        """session: an onnxruntime.InferenceSession of the variant's step graph; sampler: over its sample graph."""
         self.block_size = block_size
         self.num_blocks = [blocks] * len(variant.cache_groups)
         self.windows = [group.window for group in variant.cache_groups]
@@ -52,6 +64,8 @@ class CpuExecutor(Executor):
         self._binding = session.io_binding()
         self._bind_cache(variant)
         self._logits = np.empty((0, vocab_size), np.float32)
+        self._rows = 0
+        self._sampler = sampler
 
     def _check_names(self, outputs: set[str], variant: Variant) -> None:
         """Raise BundleDamaged unless the graph has the inputs and outputs that a step binds."""
@@ -76,7 +90,7 @@ class CpuExecutor(Executor):
             self._binding.bind_ortvalue_input(tensor.name, value)
             self._binding.bind_ortvalue_output(tensor.output, value)
 
-    def run(self, inputs: StepInputs) -> Float32:
+    def run(self, inputs: StepInputs) -> None:
         if self._session is None:
             raise EngineDied("The executor was closed.")
         rows = len(inputs.logit_rows)
@@ -91,7 +105,16 @@ class CpuExecutor(Executor):
         except Exception as error:
             # ONNX Runtime raises a class of its own for each status, without a common root but Exception.
             raise EngineError("A step failed in ONNX Runtime.", why=str(error)) from error
-        return self._logits[:rows]
+        self._rows = rows
+
+    def logits(self) -> Float32:
+        return self._logits[: self._rows]
+
+    def put_logits(self, rows: Int64, logits: Float32) -> None:
+        self._logits[rows] = logits
+
+    def sample(self, inputs: SampleInputs) -> SampleOutputs:
+        return self._sampler.run(self._logits, inputs)
 
     def _named(self, inputs: StepInputs) -> list[tuple[str, np.ndarray[Any, Any]]]:
         """The arrays of a step with their graph input names."""
@@ -126,11 +149,12 @@ class CpuExecutor(Executor):
     def close(self) -> None:
         self._session = None
         self._binding = None
+        self._sampler.close()
         self._memory.release()
 
 
-def _session(bundle: Bundle, variant: Variant, config: EngineConfig) -> Any:
-    """An InferenceSession of the step graph, its weights mapped from the bundle's files."""
+def _session(bundle: Bundle, variant: Variant, name: str, config: EngineConfig) -> Any:
+    """An InferenceSession of a variant's graph, its weights mapped from the bundle's files."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -155,14 +179,14 @@ def _session(bundle: Bundle, variant: Variant, config: EngineConfig) -> Any:
         options.enable_profiling = True
         options.profile_file_prefix = config.profile
     register(options, config.kernels)
-    graph = bundle.read_graph(variant)
+    graph = bundle.read_graph(variant, name)
     try:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         # As above: ONNX Runtime's errors share no root of their own.
         raise BundleDamaged(
-            f"ONNX Runtime {onnxruntime.__version__} cannot load {variant.step}.",
+            f"ONNX Runtime {onnxruntime.__version__} cannot load {name}.",
             why=str(error),
             remedy="Check the bundle with `ortolan verify`; if it is whole, export the model with this version.",
-            param=variant.step,
+            param=name,
         ) from error
