@@ -35,8 +35,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory for the cache of preempted sequences, used where copying is cheaper than computing anew; 0 never
     does. threads: None takes the cores this process may use. check: full hashes all files before start, sizes only
     compares sizes. kernels: forces a code path of the CPU kernels. debug_invariants: check after every step.
-    profile: path and beginning of the name of a file into which ONNX Runtime writes how long each operator of every
-    step took; it is complete once the engine is closed, and steps are slower meanwhile.
+    profile: path and beginning of the names of files, one a graph, into which ONNX Runtime writes how long each
+    operator of every step took; they are complete once the engine is closed, and steps are slower meanwhile.
     """
 
     precision: str | None = None

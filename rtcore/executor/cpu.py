@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,7 @@ def _session(bundle: Bundle, variant: Variant, name: str, config: EngineConfig) 
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.path))
     if config.profile is not None:
         options.enable_profiling = True
-        options.profile_file_prefix = config.profile
+        options.profile_file_prefix = f"{config.profile}-{PurePath(name).stem}"
     register(options, config.kernels)
     graph = bundle.read_graph(variant, name)
     try:

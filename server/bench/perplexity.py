@@ -64,7 +64,7 @@ PERPLEXITY = Command(
     name="perplexity",
     help="how well each precision predicts a text",
     description=(
-        "Feed windows of a text to the model through the engine's executor and give the perplexity: the exponential "
+        "Feed windows of a text to a model through the engine's executor and give its perplexity: the exponential "
         "of the mean negative log-likelihood of every token but the first of its window. Several bundles of a "
         "model can be compared; fp32 among them is what the others are held against."
     ),

@@ -92,7 +92,7 @@ def profile(
         engine, _ = load(path, msgspec.structs.replace(config, profile=str(Path(folder) / _PREFIX)))
         with closing(engine):
             profiled_seconds = drive(engine, lambda: None)
-        runs = read_runs(next(Path(folder).glob(f"{_PREFIX}*.json")))[-ran:]
+        runs = read_runs(next(Path(folder).glob(f"{_PREFIX}-{Path(variant.step).stem}_*.json")))[-ran:]
     ceilings = measure_apart(threads)
     return ProfileReport(
         bundle=manifest.name,

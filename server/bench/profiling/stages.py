@@ -28,7 +28,8 @@ class StageClock:
         self._watch(engine._batch, "build", "build")
         self._watch(executor, "run", "execute")
         self._watch(executor._session, "run_with_iobinding", "run")  # type: ignore[attr-defined]
-        self._watch(engine._sampler, "sample", "sample")
+        self._watch(engine._decoding, "begin", "build")
+        self._watch(engine._decoding, "finish", "sample")
         self._watch(engine._scheduler, "commit", "commit")
 
     def _watch(self, owner: Any, method: str, name: str) -> None:
