@@ -34,7 +34,7 @@ AttentionWorker::AttentionWorker(const AttentionInputs& inputs, const AttentionA
 void AttentionWorker::run(const AttentionTile& tile, const AttentionItem& item) const {
   const auto rows = static_cast<size_t>(tile.rows());
   const size_t query_floats = rows * head_stride_, sum_floats = rows * value_stride_;
-  const size_t panel_floats = static_cast<size_t>(kernels_.width) * head_stride_;
+  const size_t panel_floats = 2 * static_cast<size_t>(kernels_.width) * head_stride_;
   const size_t wide_floats = half_cache_ ? size_t{kChunk} * value_stride_ : 0;
   const size_t key_floats = copies(inputs_.head_dim, head_stride_) ? size_t{kChunk} * head_stride_ : 0;
   const size_t value_floats = copies(inputs_.value_dim, value_stride_) ? size_t{kChunk} * value_stride_ : 0;

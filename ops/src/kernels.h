@@ -50,7 +50,7 @@ struct ChunkTask {
   const int* last;   // [rows], one past the last; a row with first >= last sees nothing
   float softcap;
   float* scores;       // [rows, kChunk], scratch
-  float* panel;        // [head_stride, width], scratch
+  float* panel;        // [head_stride, 2 * width], scratch
   float* wide_values;  // [kChunk, value_stride], scratch, for binary16 only
   float* maximum;      // [rows], out
   float* total;        // [rows], out: sum of exp(score - maximum)

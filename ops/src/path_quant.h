@@ -11,6 +11,8 @@ namespace ortolan {
 namespace {
 
 constexpr int kTileVectors = kTile / kWidth;
+// Whether registers hold the sums of two tiles, which then share each row's codes as they are loaded.
+constexpr bool kPairsTiles = kWidth == 16;
 // How far ahead of their products weights are asked for: few rows wait for memory, not for arithmetic.
 constexpr size_t kAhead = 2048;
 
@@ -115,8 +117,8 @@ void multiply_some(const QuantTile* tile, const QuantPanel& panel, float* produc
 }
 
 void multiply_tiles(const QuantTile* tile, int tiles, const QuantPanel& panel, float* products) {
-  if (tiles == 1) return multiply_some<1>(tile, panel, products);
-  multiply_some<kTilesAtOnce>(tile, panel, products);
+  if (kPairsTiles && tiles == kTilesAtOnce) return multiply_some<kPairsTiles ? kTilesAtOnce : 1>(tile, panel, products);
+  for (int t = 0; t < tiles; ++t) multiply_some<1>(tile + t, panel, products + t * panel.rows * kTile);
 }
 
 // One output of a tile that is not whole.

@@ -18,7 +18,10 @@ using simd::kWidth;
 constexpr int kQuarters = kWidth / 4;
 // Query rows that read one key together: as many as the registers hold beside four keys.
 constexpr int kFewRows = kWidth == 16 ? 4 : 3;
-constexpr int kPanelRows = kWidth == 16 ? 4 : kWidth == 8 ? 3 : 2;
+// Vectors of keys in a panel, and query rows that read it together: what the registers hold.
+constexpr int kPanelVectors = kWidth == 16 ? 2 : 1;
+constexpr int kPanelKeys = kPanelVectors * kWidth;
+constexpr int kQueryRows = kWidth == 16 ? 4 : kWidth == 8 ? 3 : 2;
 
 template <bool kHalf>
 inline F load_cached(const void* row, int dim) {
@@ -90,73 +93,94 @@ void score_rows(const ChunkTask& task, int begin, int end) {
   }
 }
 
-// Keys [start, start + kWidth) as columns: panel[d] holds dim d of each.
+// Keys [start, start + kPanelKeys) as columns: panel[d] holds dim d of each.
 template <bool kHalf>
 void turn_keys(const void* const* key, int start, int begin, int end, int stride, float* panel) {
-  for (int d = 0; d < stride; d += kWidth) {
-    F square[kWidth];
-    for (int k = 0; k < kWidth; ++k) {
-      const int j = start + k;
-      square[k] = load_cached<kHalf>(key[j < begin ? begin : j < end ? j : end - 1], d);
+  for (int v = 0; v < kPanelVectors; ++v) {
+    for (int d = 0; d < stride; d += kWidth) {
+      F square[kWidth];
+      for (int k = 0; k < kWidth; ++k) {
+        const int j = start + v * kWidth + k;
+        square[k] = load_cached<kHalf>(key[j < begin ? begin : j < end ? j : end - 1], d);
+      }
+      simd::transpose(square);
+      for (int k = 0; k < kWidth; ++k) {
+        simd::store(panel + static_cast<ptrdiff_t>(d + k) * kPanelKeys + v * kWidth, square[k]);
+      }
     }
-    simd::transpose(square);
-    for (int k = 0; k < kWidth; ++k) simd::store(panel + static_cast<ptrdiff_t>(d + k) * kWidth, square[k]);
+  }
+}
+
+// Partial sums of lanes `lane` and `lane` + 2 of a quarter, added, of a panel's keys and kRows queries.
+template <int kRows>
+inline void sum_lanes(const float* queries, int stride, const float* panel, int lane,
+                      F (&sums)[kRows][kPanelVectors]) {
+  F a[kRows][kPanelVectors], b[kRows][kPanelVectors];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kPanelVectors; ++v) a[r][v] = b[r][v] = simd::zero();
+  }
+  for (int d = lane; d < stride; d += kWidth) {
+    const float* keys = panel + static_cast<ptrdiff_t>(d) * kPanelKeys;
+    F x[kPanelVectors], y[kPanelVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kPanelVectors; ++v) {
+      x[v] = simd::load(keys + v * kWidth);
+      y[v] = simd::load(keys + 2 * kPanelKeys + v * kWidth);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const float* query = queries + static_cast<ptrdiff_t>(r) * stride + d;
+      const F first = simd::set1(query[0]), second = simd::set1(query[2]);
+#pragma GCC unroll 2
+      for (int v = 0; v < kPanelVectors; ++v) {
+        a[r][v] = simd::fma(first, x[v], a[r][v]);
+        b[r][v] = simd::fma(second, y[v], b[r][v]);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kPanelVectors; ++v) sums[r][v] = simd::add(a[r][v], b[r][v]);
   }
 }
 
 // Scores of a panel's keys against kRows queries.
 template <int kRows>
-inline void score_panel(const float* queries, int stride, const float* panel, float* scores) {
-  F front[kRows], whole[kRows];
-#pragma GCC unroll 4
+void score_panel(const float* queries, int stride, const float* panel, float* scores) {
+  F pair[kRows][kPanelVectors], whole[kRows][kPanelVectors];
   for (int quarter = 0; quarter < kQuarters; ++quarter) {
-    F half[kRows][2];
-#pragma GCC unroll 2
-    for (int pair = 0; pair < 2; ++pair) {
-      // Lanes pair and pair + 2 of the quarter.
-      F a[kRows], b[kRows];
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) a[r] = b[r] = simd::zero();
-      for (int d = 4 * quarter + pair; d < stride; d += kWidth) {
-        const F x = simd::load(panel + static_cast<ptrdiff_t>(d) * kWidth);
-        const F y = simd::load(panel + static_cast<ptrdiff_t>(d + 2) * kWidth);
-#pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) {
-          const float* query = queries + static_cast<ptrdiff_t>(r) * stride + d;
-          a[r] = simd::fma(simd::set1(query[0]), x, a[r]);
-          b[r] = simd::fma(simd::set1(query[2]), y, b[r]);
-        }
-      }
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) half[r][pair] = simd::add(a[r], b[r]);
-    }
-#pragma GCC unroll 4
+    F even[kRows][kPanelVectors], odd[kRows][kPanelVectors];
+    sum_lanes<kRows>(queries, stride, panel, 4 * quarter, even);
+    sum_lanes<kRows>(queries, stride, panel, 4 * quarter + 1, odd);
     for (int r = 0; r < kRows; ++r) {
-      const F sum = simd::add(half[r][0], half[r][1]);
-      if (quarter % 2 == 0) {
-        front[r] = sum;
-      } else {
-        const F two = simd::add(front[r], sum);
-        whole[r] = quarter == 1 ? two : simd::add(whole[r], two);
+      for (int v = 0; v < kPanelVectors; ++v) {
+        const F sum = simd::add(even[r][v], odd[r][v]);
+        // Neighbouring quarters make pairs, pairs the whole.
+        pair[r][v] = quarter % 2 == 0 ? sum : simd::add(pair[r][v], sum);
+        if (quarter == 3) whole[r][v] = simd::add(whole[r][v], pair[r][v]);
+        if (quarter < 2) whole[r][v] = pair[r][v];
       }
-      if (kQuarters == 1) whole[r] = sum;
     }
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) simd::store(scores + r * kChunk, whole[r]);
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kPanelVectors; ++v) simd::store(scores + r * kChunk + v * kWidth, whole[r][v]);
+  }
 }
 
 // All rows against keys [begin, end), each panel of keys turned once.
 template <bool kHalf>
 void score_panels(const ChunkTask& task, int begin, int end) {
   constexpr decltype(&score_panel<1>) kinds[4] = {score_panel<1>, score_panel<2>, score_panel<3>,
-                                                  score_panel<kPanelRows>};
-  for (int j = begin / kWidth * kWidth; j < end; j += kWidth) {
+                                                  score_panel<kQueryRows>};
+  for (int j = begin / kPanelKeys * kPanelKeys; j < end; j += kPanelKeys) {
     turn_keys<kHalf>(task.key, j, begin, end, task.head_stride, task.panel);
     for (int r = 0; r < task.rows;) {
-      const int rows = task.rows - r < kPanelRows ? task.rows - r : kPanelRows;
+      const int rows = task.rows - r < kQueryRows ? task.rows - r : kQueryRows;
       bool seen = false;
-      for (int i = r; i < r + rows; ++i) seen = seen || (task.first[i] < j + kWidth && task.last[i] > j);
+      for (int i = r; i < r + rows; ++i) seen = seen || (task.first[i] < j + kPanelKeys && task.last[i] > j);
       if (seen) {
         kinds[rows - 1](task.queries + static_cast<ptrdiff_t>(r) * task.head_stride, task.head_stride, task.panel,
                         task.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
