@@ -196,7 +196,7 @@ SAMPLE = Schema(
         "Chooses one token for each of the first S rows of logits. In this order: the row's mask; bias is added; "
         "of the listed tokens positive scores are divided by the repetition penalty and negative ones multiplied, "
         "then frequency times count is taken, and presence where the count is above 0; temperature; min-p, top-k "
-        "with ties, top-p with ties in the order of ids; a draw by inversion in the order of ids, by the Philox4x32-10 "
+        "with ties, top-p with ties in the order of ids; a draw by inversion in that order, by the Philox4x32-10 "
         "number of seed (key) and position (counter). Temperature 0 takes the first of the best. Log-probabilities "
         "are of the raw logits. A row's results do not depend on the other rows nor on the number of threads."
     ),

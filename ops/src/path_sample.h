@@ -67,6 +67,16 @@ int gather_at_least(const float* x, int count, float limit, int32_t first, float
   int found = 0;
   for (int i = 0; i < count; i += kWidth) {
     uint32_t bits = simd::at_least(load_part(x + i, count - i, -kInfinity), bound);
+    if (4 * __builtin_popcount(bits) > kWidth) {
+      // Many: a step for each lane costs less than guessing wrong where the next one is.
+      const int end = count - i < kWidth ? count : i + kWidth;
+      for (int place = i; place < end; ++place) {
+        values[found] = x[place];
+        ids[found] = first + place;
+        found += x[place] >= limit;
+      }
+      continue;
+    }
     for (; bits; bits &= bits - 1) {
       const int place = i + __builtin_ctz(bits);
       values[found] = x[place];
@@ -101,15 +111,14 @@ float exp_sum(const float* x, int count, float peak, float scale, float* out) {
 }
 
 float sum_at_least(const float* x, const float* weights, int count, float limit, int* number) {
-  const F bound = simd::set1(limit);
-  F total = simd::zero();
-  int found = 0;
+  const F bound = simd::set1(limit), one = simd::set1(1.0f);
+  F total = simd::zero(), found = simd::zero();
   for (int i = 0; i < count; i += kWidth) {
-    const uint32_t bits = simd::at_least(load_part(x + i, count - i, -kInfinity), bound);
-    total = simd::add(total, simd::if_bits(bits, load_part(weights + i, count - i, 0.0f), simd::zero()));
-    found += __builtin_popcount(bits);
+    const F part = load_part(x + i, count - i, -kInfinity);
+    total = simd::add(total, simd::if_less(part, bound, simd::zero(), load_part(weights + i, count - i, 0.0f)));
+    found = simd::add(found, simd::if_less(part, bound, simd::zero(), one));
   }
-  *number = found;
+  *number = static_cast<int>(simd::sum(found));
   return simd::sum(total);
 }
 

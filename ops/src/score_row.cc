@@ -14,6 +14,16 @@ constexpr float kNothing = -87.33f;
 // Candidates that are few enough to be sorted.
 constexpr int64_t kFew = 64;
 
+float sum_of(const float* x, int64_t count) {
+  double total[4] = {0.0, 0.0, 0.0, 0.0};
+  int64_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    for (int k = 0; k < 4; ++k) total[k] += x[i + k];
+  }
+  for (; i < count; ++i) total[0] += x[i];
+  return static_cast<float>((total[0] + total[1]) + (total[2] + total[3]));
+}
+
 int64_t blocks_of(int64_t count) { return (count + kScoreBlock - 1) / kScoreBlock; }
 
 }  // namespace
@@ -184,24 +194,37 @@ void ScoreRow::keep_mass(double mass) {
   for (; order != end; ++order) found_.weights[*order] = -1.0f;  // beyond the mass
   int64_t kept = 0;
   for (int64_t i = 0; i < found_.count; ++i) {
-    found_.values[kept] = found_.values[i];
-    found_.weights[kept] = found_.weights[i];
+    const float value = found_.values[i], weight = found_.weights[i];
+    found_.values[kept] = value;
+    found_.weights[kept] = weight;
     found_.ids[kept] = found_.ids[i];
-    kept += found_.values[i] >= low && found_.weights[i] >= 0.0f;
+    kept += (value >= low) & (weight >= 0.0f);
   }
   found_.count = kept;
 }
 
 int64_t ScoreRow::draw(double number) const {
+  // Sums of pieces first, so that only one piece has to be walked through.
   double total = 0.0;
-  for (int64_t i = 0; i < found_.count; ++i) total += found_.weights[i];
+  int64_t pieces = 0;
+  for (int64_t begin = 0; begin < found_.count; begin += kScoreBlock) {
+    const int64_t end = std::min(begin + kScoreBlock, found_.count);
+    sums_[pieces] = sum_of(found_.weights + begin, end - begin);
+    total += sums_[pieces++];
+  }
   const double target = std::min(number * total, std::nextafter(total, 0.0));
   double passed = 0.0;
-  for (int64_t i = 0; i < found_.count; ++i) {
+  int64_t piece = 0;
+  for (; piece + 1 < pieces && passed + sums_[piece] <= target; ++piece) passed += sums_[piece];
+  const int64_t end = std::min((piece + 1) * kScoreBlock, found_.count);
+  int64_t chosen = piece * kScoreBlock;
+  for (int64_t i = chosen; i < end; ++i) {
+    if (found_.weights[i] <= 0.0f) continue;
+    chosen = i;
     passed += found_.weights[i];
-    if (passed > target) return found_.ids[i];
+    if (passed > target) break;
   }
-  return found_.ids[found_.count - 1];
+  return found_.ids[chosen];
 }
 
 double ScoreRow::sum(float scale) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ops.errors import BundleDamaged, EngineDied, EngineError
 from ops.sample_columns import Number
@@ -29,6 +30,8 @@ class CpuSampler:
             )
         self._session = session
         self._binding = session.io_binding()
+        self._bound: dict[str, NDArray[Any]] = {}
+        self._outputs: SampleOutputs | None = None
 
     def run(self, logits: Float32, inputs: SampleInputs) -> SampleOutputs:
         """One token for each of the first len(inputs) rows of logits float32 [n, V]. Raises EngineError."""
@@ -36,7 +39,24 @@ class CpuSampler:
             raise EngineDied("The executor was closed.")
         rows = len(inputs)
         most = max(0, int(inputs.numbers[:, Number.LOGPROBS].max(initial=0)))
-        outputs = SampleOutputs(
+        # Arrays that are bound already are read where they lie; binding takes longer than choosing a token does.
+        for name, array in (("logits", logits), *inputs.named()):
+            if self._bound.get(name) is not array:
+                self._binding.bind_cpu_input(name, array)
+                self._bound[name] = array
+        outputs = self._outputs
+        if outputs is None or outputs.top_ids.shape != (rows, most):
+            outputs = self._new_outputs(rows, most)
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:
+            # ONNX Runtime raises a class of its own for each status, without a common root but Exception.
+            raise EngineError("Sampling failed in ONNX Runtime.", why=str(error)) from error
+        return outputs
+
+    def _new_outputs(self, rows: int, most: int) -> SampleOutputs:
+        """Bind outputs of a size."""
+        outputs = self._outputs = SampleOutputs(
             np.empty(rows, np.int64),
             np.empty(rows, np.int32),
             np.empty(rows, np.float32),
@@ -44,18 +64,9 @@ class CpuSampler:
             np.empty((rows, most), np.int32),
             np.empty((rows, most), np.float32),
         )
-        binding = self._binding
-        binding.bind_cpu_input("logits", logits)
-        for name, array in inputs.named():
-            binding.bind_cpu_input(name, array)
         for name in OUTPUTS:
             array = getattr(outputs, name)
-            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        try:
-            self._session.run_with_iobinding(binding)
-        except Exception as error:
-            # ONNX Runtime raises a class of its own for each status, without a common root but Exception.
-            raise EngineError("Sampling failed in ONNX Runtime.", why=str(error)) from error
+            self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         return outputs
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from rtcore.admission import Admission
 from rtcore.bundle import Bundle
 from rtcore.decoding.params import SamplingParams
 from rtcore.manifest import TOKENIZER_FOLDER
-from rtcore.request import EngineRequest
+from rtcore.request import EngineRequest, ServiceTerms
 from rtcore.text.chat import ChatTemplate, Message
 from rtcore.text.stream import TextStream
 from rtcore.text.tokenizer import TOKENIZER_FILE, Tokenizer
@@ -22,6 +22,7 @@ from rtcore.text.tokenizer import TOKENIZER_FILE, Tokenizer
 _SEEDS = 1 << 64
 # What of a checkpoint's generation configuration decides here, as in vLLM.
 _MODEL_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_PLAIN = ServiceTerms()
 
 
 class TextFrontend:
@@ -72,11 +73,14 @@ class TextFrontend:
         """The ids of a rendered conversation: the template has written all special tokens itself."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def requests(self, prompt_ids: Sequence[int], params: SamplingParams, base_id: str) -> list[EngineRequest]:
+    def requests(
+        self, prompt_ids: Sequence[int], params: SamplingParams, base_id: str, terms: ServiceTerms = _PLAIN
+    ) -> list[EngineRequest]:
         """One request for each sequence of a prompt (n, or best_of), with max_tokens, seeds and bad words resolved.
 
-        The first alone tells the prompt's log-probabilities. They are called `base_id`, or `base_id-0`, `base_id-1`... Raises InvalidRequest, ContextLengthExceeded or
-        CacheTooSmall, each naming the numbers.
+        Without echo the first alone tells the prompt's log-probabilities. They are called `base_id`, or
+        `base_id-0`, `base_id-1`... Raises InvalidRequest, ContextLengthExceeded or CacheTooSmall, each naming the
+        numbers.
         """
         ids = list(prompt_ids)  # one for all sequences: a prompt may be long and n large
         arrival = time.time()
@@ -91,13 +95,15 @@ class TextFrontend:
             logprobs=ranked,
             bad_word_ids=(*params.bad_word_ids, *self._bad_words(params.bad_words)),
         )
-        further = msgspec.structs.replace(one, prompt_logprobs=None)
+        further = one if params.echo else msgspec.structs.replace(one, prompt_logprobs=None)
+        shared = msgspec.structs.asdict(terms)
         requests = [
             EngineRequest(
                 id=base_id if count == 1 else f"{base_id}-{number}",
                 prompt_ids=ids,
                 params=msgspec.structs.replace(further if number else one, seed=_seed(params.seed, number)),
                 arrival=arrival,
+                **shared,
             )
             for number in range(count)
         ]

@@ -18,7 +18,8 @@ class TextDelta(msgspec.Struct, frozen=True):
     does not. stop_reason: the stop string or the id of `stop_token_ids` that ended it, or what a stop rule says.
     cut: a stop string ended the sequence, so the engine's request must be cancelled; what it still sends is
     ignored here. logprobs: one for each of token_ids where they were asked for. offsets: where the text of each of
-    token_ids begins, in characters of the whole text, prompt included with echo. prompt_logprobs: as in TokenDelta.
+    token_ids begins, in characters of the whole text, prompt included with echo. prompt_logprobs: as in TokenDelta;
+    all of them come before or with the delta that begins the text, which holds the echoed prompt as well.
     """
 
     text: str = ""
@@ -30,12 +31,14 @@ class TextDelta(msgspec.Struct, frozen=True):
     logprobs: list[TokenLogprobs] = []
     offsets: list[int] = []
     prompt_logprobs: list[TokenLogprobs] = []
+    begins: bool = False
 
 
 class TextStream:
     """One sequence; `feed` takes its deltas in order. `finished` is set with the last text.
 
-    prompt_offsets: with echo, where the text of each token of the prompt begins.
+    echoed: characters of the prompt's text that the answer begins with; prompt_offsets: where in it each token of
+    the prompt begins. Both without echo are 0 and empty.
     """
 
     def __init__(self, tokenizer: Tokenizer, request: EngineRequest) -> None:
@@ -49,9 +52,11 @@ class TextStream:
         self._show_stop_token = params.include_stop_str_in_output
         self._unstoppable = params.min_tokens
         self._length = 0
-        self._echo = "".join(self._echoed(token_id) for token_id in request.prompt_ids) if params.echo else ""
+        self._begun = False
+        self._echo = "".join(self._shown(token_id) for token_id in request.prompt_ids) if params.echo else ""
+        self.echoed = len(self._echo)
 
-    def _echoed(self, token_id: int) -> str:
+    def _shown(self, token_id: int) -> str:
         """The text of a token of the prompt."""
         self.prompt_offsets.append(self._length)
         text = self._detokenizer.feed(token_id)
@@ -62,23 +67,24 @@ class TextStream:
         """The text of a delta; empty once the sequence has finished."""
         if self.finished:
             return TextDelta()
-        echo, self._echo = self._echo, ""
+        begins = not self._begun and bool(delta.token_ids or delta.finish_reason)
+        self._begun |= begins
         shown = len(delta.token_ids)
         # The id that ended the sequence is its last; it is shown only where the user named it and asked for it.
         by_id = delta.finish_reason == "stop" and not isinstance(delta.stop_reason, str)
         if by_id and (delta.stop_reason is None or not self._show_stop_token):
             shown -= 1
-        texts, offsets = [echo], []
+        texts, offsets = [self._echo if begins else ""], []
         for number, token_id in enumerate(delta.token_ids[:shown], start=1):
             offsets.append(self._length)
             texts.append(self._passed(self._detokenizer.feed(token_id)))
             self._unstoppable -= 1
             if self._stops.matched is not None:
-                return self._cut(delta, texts, offsets, number)
+                return self._cut(delta, texts, offsets, number, begins)
         if delta.finish_reason is not None:
             texts.append(self._passed(self._detokenizer.finish()))
             if self._stops.matched is not None:
-                return self._cut(delta, texts, offsets, shown)
+                return self._cut(delta, texts, offsets, shown, begins)
             texts.append(self._stops.finish())
             self.finished = True
         return TextDelta(
@@ -90,6 +96,7 @@ class TextStream:
             logprobs=delta.logprobs,
             offsets=offsets + [self._length] * (len(delta.token_ids) - shown),
             prompt_logprobs=delta.prompt_logprobs,
+            begins=begins,
         )
 
     def _passed(self, text: str) -> str:
@@ -97,7 +104,7 @@ class TextStream:
         self._length += len(text)
         return text if self._unstoppable > 0 else self._stops.feed(text)
 
-    def _cut(self, delta: TokenDelta, texts: list[str], offsets: list[int], count: int) -> TextDelta:
+    def _cut(self, delta: TokenDelta, texts: list[str], offsets: list[int], count: int, begins: bool) -> TextDelta:
         self.finished = True
         return TextDelta(
             "".join(texts),
@@ -109,4 +116,5 @@ class TextStream:
             logprobs=delta.logprobs[:count],
             offsets=offsets,
             prompt_logprobs=delta.prompt_logprobs,
+            begins=begins,
         )

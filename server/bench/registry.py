@@ -7,8 +7,9 @@ from server.bench.compare.command import COMPARE
 from server.bench.perplexity import PERPLEXITY
 from server.bench.profile import PROFILE
 from server.bench.run import RUN
+from server.bench.sampler import SAMPLER
 from server.bench.scaling import SCALING
 from server.bench.scheduler import SCHEDULER
 from server.bench.simulate import SIMULATE
 
-BENCHMARKS: tuple[Command, ...] = (RUN, PROFILE, PERPLEXITY, COMPARE, SCALING, SCHEDULER, SIMULATE)
+BENCHMARKS: tuple[Command, ...] = (RUN, PROFILE, PERPLEXITY, COMPARE, SCALING, SAMPLER, SCHEDULER, SIMULATE)
