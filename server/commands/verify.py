@@ -23,7 +23,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, help="threads to compute with (default: all cores)")
     parser.add_argument(
         "--kernels",
-        choices=("auto", "avx512", "avx2", "portable"),
+        choices=("auto", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"),
         default="auto",
         help="force a code path of the CPU kernels (default: auto, the best that this machine has)",
     )

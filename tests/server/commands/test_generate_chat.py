@@ -109,7 +109,7 @@ def test_flags_reach_the_model(
     flags = (
         "--top-k 5 --top-p 0.5 --seed 9 --stop x --stop yy --stop-token-id 7 --include-stop --show-special-tokens"
     )
-    assert run("generate", "the", *GREEDY, *flags.split(), "--precision", "int8", "--threads", "2") == 0
+    assert run("generate", "the", *GREEDY, *flags.split(), "--precision", "int8", "--threads", "2", "--activations", "float32") == 0
     assert asked == [
         SamplingParams(
             **SAME,
@@ -122,7 +122,7 @@ def test_flags_reach_the_model(
             skip_special_tokens=False,
         )
     ]
-    assert rig.opened == [(Path("bundle"), {"precision": "int8", "threads": 2, "check": "full"})]  # type: ignore[attr-defined]
+    assert rig.opened == [(Path("bundle"), {"precision": "int8", "threads": 2, "check": "full", "activations": "float32"})]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
