@@ -36,8 +36,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     stays. cache_tenant_share: of all blocks, what the unused ones of one cache salt may take. swap_bytes: host
     memory for the cache of preempted sequences, used where copying is cheaper than computing anew; 0 never
     does. threads: None takes the cores this process may use. check: full hashes all files before start, sizes only
-    compares sizes. kernels: forces a code path of the CPU kernels. activations: what products with quantised weights
-    round their input to; float32 is exact, slow, and for verification. debug_invariants: check after every step.
+    compares sizes. kernels: forces a code path of the CPU kernels. activations: what products with quantised
+    weights round their input to; float32 is exact, slow, and for verification. debug_invariants: check after every
+    step.
     profile: path and beginning of the names of files, one a graph, into which ONNX Runtime writes how long each
     operator of every step took; they are complete once the engine is closed, and steps are slower meanwhile.
     """

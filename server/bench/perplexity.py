@@ -11,6 +11,7 @@ from ops.errors import ConfigError
 from rtcore.command import Command
 from rtcore.config import EngineConfig
 from rtcore.machine import available_cores
+from server.commands.options import add_activations_flag
 
 CONTEXT = 512
 WINDOWS = 8
@@ -27,6 +28,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--windows", type=int, default=WINDOWS, help=f"windows at most (default {WINDOWS})")
     parser.add_argument("--kernels", default="auto", help="code path of the CPU kernels (default auto)")
+    add_activations_flag(parser)
     parser.add_argument("--threads", type=int, help="threads; all cores of this process if not given")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -45,7 +47,13 @@ def _run(arguments: argparse.Namespace) -> int:
         ) from error
     threads = available_cores() if arguments.threads is None else arguments.threads
     config = EngineConfig.of(
-        {"threads": threads, "check": "sizes", "kernels": arguments.kernels, "max_sequences": 1}
+        {
+            "threads": threads,
+            "check": "sizes",
+            "kernels": arguments.kernels,
+            "activations": arguments.activations,
+            "max_sequences": 1,
+        }
     )
     precisions = arguments.precision.split(",") if arguments.precision else None
     found = [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -36,6 +38,12 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"how long one engine may take in one round (default {TIMEOUT:g})",
     )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=math.inf,
+        help="begin no measurement after this time, and report what is there; an interrupt does the same",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -47,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from server.bench.machine import processor_name
     from server.bench.sizes import Sizes
 
-    for name in ("rounds", "timeout", "threads"):
+    for name in ("rounds", "timeout", "seconds", "threads"):
         value = getattr(arguments, name)
         if value is not None and not value > 0:
             raise ConfigError(f"--{name} is {value}; it must be above 0.", param=name)
@@ -63,7 +71,12 @@ def _run(arguments: argparse.Namespace) -> int:
     request = request_for(sizes, manifest.dimensions.vocab_size, threads)
     load = os.getloadavg()[0]
     answers = run_rounds(
-        entries, request, arguments.rounds, arguments.timeout, lambda text: print(text, file=sys.stderr, flush=True)
+        entries,
+        request,
+        arguments.rounds,
+        arguments.timeout,
+        lambda text: print(text, file=sys.stderr, flush=True),
+        time.monotonic() + arguments.seconds,
     )
     found = results(entries, answers, sizes.prefill)
     report = CompareReport(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -43,16 +45,24 @@ def run_rounds(
     rounds: int,
     timeout: float,
     tell: Callable[[str], None],
+    until: float = math.inf,
 ) -> list[list[Answer]]:
     """The answers of each entry, one a round. Every round begins with another entry; one that is missing, or that
-    failed, is not asked again."""
+    failed, is not asked again. An interrupt, or `until` on the clock of time.monotonic, ends the rounds with what
+    is there: whoever has no answer yet says so.
+    """
     answers: list[list[Answer]] = [[] for _ in entries]
-    for number in range(rounds):
-        for place in range(len(entries)):
-            index = (place + number) % len(entries)
+    order = [(number, (place + number) % len(entries)) for number in range(rounds) for place in range(len(entries))]
+    try:
+        for number, index in order:
             given = answers[index]
             if given and (given[-1].missing or given[-1].error):
                 continue
+            if time.monotonic() >= until:
+                tell("The time is up.")
+                break
             tell(f"round {number + 1} of {rounds}: {entries[index].name}")
             given.append(ask(entries[index], request, timeout))
-    return answers
+    except KeyboardInterrupt:
+        tell("Interrupted.")
+    return [given or [Answer(error="it was not its turn before the end")] for given in answers]

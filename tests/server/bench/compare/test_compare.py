@@ -77,6 +77,21 @@ def test_rounds_interleave_and_leave_out_what_failed(monkeypatch: pytest.MonkeyP
     assert [len(given) for given in answers] == [3, 1, 3] and len(told) == len(asked)
 
 
+def test_the_rounds_end_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(item: Entry, request: Request, timeout: float) -> Answer:
+        if item.name == "b":
+            raise KeyboardInterrupt
+        return answer(1.0)
+
+    monkeypatch.setattr("server.bench.compare.rounds.ask", interrupted)
+    told: list[str] = []
+    first, second = run_rounds([entry("a"), entry("b")], REQUEST, 3, 1.0, told.append)
+    assert [len(first), len(second)] == [1, 1] and first[0].version and second[0].error
+    assert told[-1] == "Interrupted."
+    (late,) = run_rounds([entry("a")], REQUEST, 3, 1.0, told.append, until=0.0)
+    assert late[0].error and told[-1] == "The time is up."
+
+
 def test_medians_and_ratios() -> None:
     ours = own_entries(Path("bundle"), ["native", "int8"])
     entries = [*ours, entry("fast", precision="int8"), entry("small", precision="int4"), entry("none")]
