@@ -63,6 +63,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="keep weights whose names match in 8 bits, as in 'model.layers.0.*' (may be repeated)",
     )
     parser.add_argument(
+        "--head-bits",
+        type=int,
+        choices=(4, 8),
+        help="bits of head and embedding (default: 8, or those of the file for native)",
+    )
+    parser.add_argument(
         "--cache-dtype",
         choices=("float32", "float16"),
         help="type of the KV cache (default: float32 for fp32, else float16)",
@@ -100,6 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         group=arguments.group,
         symmetric=not arguments.asymmetric,
         sensitive=tuple(arguments.sensitive),
+        head_bits=arguments.head_bits,
         cache_dtype=arguments.cache_dtype,
         name=arguments.name,
         context_length=arguments.context,

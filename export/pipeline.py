@@ -15,7 +15,7 @@ from export.checkpoint.base import Checkpoint
 from export.checkpoint.huggingface import refuse_quantised
 from export.checkpoint.open import is_gguf, open_checkpoint, open_config, open_random, seed_of
 from export.progress import Reporter
-from export.recipe import Recipe, recipe_for
+from export.recipe import Bits, Recipe, recipe_for
 from export.sample_graph import sample_graph
 from export.task import check_task
 from export.text_info import text_info
@@ -40,7 +40,8 @@ class ExportOptions:
     """What to export and how.
 
     weights: ``random:SEED``, or None for those of the checkpoint. context_length: None for the model's own.
-    cache_dtype: None for what each precision's recipe says. default_precision: None for int8 if it is exported,
+    cache_dtype, head_bits: None for what each precision's
+    recipe says. default_precision: None for int8 if it is exported,
     else the first.
     """
 
@@ -50,6 +51,7 @@ class ExportOptions:
     group: int = 32
     symmetric: bool = True
     sensitive: tuple[str, ...] = ()
+    head_bits: Bits | None = None
     cache_dtype: Literal["float32", "float16"] | None = None
     name: str | None = None
     context_length: int | None = None
@@ -85,7 +87,13 @@ class ExportOptions:
     def recipes(self) -> list[Recipe]:
         """The recipe of each precision. Raises ConfigError for an unknown precision or group."""
         recipes = [
-            recipe_for(precision, group=self.group, symmetric=self.symmetric, sensitive=self.sensitive)
+            recipe_for(
+                precision,
+                group=self.group,
+                symmetric=self.symmetric,
+                sensitive=self.sensitive,
+                head_bits=self.head_bits,
+            )
             for precision in self.precisions
         ]
         if self.cache_dtype is None:

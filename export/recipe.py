@@ -22,9 +22,10 @@ class Recipe:
     """How a precision keeps its weights. None for bits means float32.
 
     bits: of the linears inside layers. head_bits, embedding_bits: of the head and the embedding, which decide
-    every token and stay higher. sensitive: patterns of weight names (as in "model.layers.0.*") that are kept in
-    sensitive_bits instead of bits. cache_dtype: type of the KV cache. native: each weight as the checkpoint has
-    it, codes unchanged where it is quantised, else in float32; bits, group and symmetric then say nothing.
+    every token and stay higher; with native, None keeps those of the checkpoint too. sensitive: patterns of weight
+    names (as in "model.layers.0.*") that are kept in sensitive_bits instead of bits. cache_dtype: type of the KV
+    cache. native: each weight as the checkpoint has it, codes unchanged where it is quantised, else in float32;
+    bits then says nothing, and group and symmetric only something of a head or an embedding whose bits are given.
     """
 
     precision: str
@@ -47,10 +48,10 @@ class Recipe:
 
     def form_of(self, name: str, role: Role, source: RowSource) -> QuantForm | None:
         """The form of one weight, by its name in the graph and its content; None keeps it in float32."""
-        if self.native:
+        bits = {"linear": self.bits, "head": self.head_bits, "embedding": self.embedding_bits}[role]
+        if self.native and bits is None:
             stored = source.quantised
             return stored if stored is not None and source.shape[1] % stored.group == 0 else None
-        bits = {"linear": self.bits, "head": self.head_bits, "embedding": self.embedding_bits}[role]
         if self.bits is not None and any(fnmatchcase(name, pattern) for pattern in self.sensitive):
             bits = None if bits is None or self.sensitive_bits is None else max(bits, self.sensitive_bits)
         if bits is None:
@@ -60,7 +61,10 @@ class Recipe:
     def record(self) -> dict[str, Any]:
         """What a manifest says about it."""
         if self.native:
-            return {"precision": self.precision, "activations": ACTIVATIONS, "cache": self.cache_dtype}
+            kept = {"precision": self.precision, "activations": ACTIVATIONS, "cache": self.cache_dtype}
+            if self.head_bits is None:
+                return kept
+            return kept | {"head_bits": self.head_bits, "group": self.group, "symmetric": self.symmetric}
         if self.bits is None:
             return {"precision": self.precision, "bits": 32, "cache": self.cache_dtype}
         return {
@@ -85,8 +89,19 @@ _RECIPES = {
 }
 
 
-def recipe_for(precision: str, *, group: int = 32, symmetric: bool = True, sensitive: Sequence[str] = ()) -> Recipe:
-    """The recipe of a precision, with the user's choices. Raises ConfigError for an unknown one."""
+def recipe_for(
+    precision: str,
+    *,
+    group: int = 32,
+    symmetric: bool = True,
+    sensitive: Sequence[str] = (),
+    head_bits: Bits | None = None,
+) -> Recipe:
+    """The recipe of a precision, with the user's choices. Raises ConfigError for an unknown one.
+
+    head_bits: of head and embedding, which usually share their bytes; None leaves them as the precision has them.
+    fp32 rounds nothing.
+    """
     recipe = _RECIPES.get(precision)
     if recipe is None:
         raise ConfigError(
@@ -94,4 +109,7 @@ def recipe_for(precision: str, *, group: int = 32, symmetric: bool = True, sensi
             remedy=f"Choose from {', '.join(_RECIPES)}.",
             param="precision",
         )
-    return replace(recipe, group=group, symmetric=symmetric, sensitive=tuple(sensitive))
+    recipe = replace(recipe, group=group, symmetric=symmetric, sensitive=tuple(sensitive))
+    if head_bits is None or precision == "fp32":
+        return recipe
+    return replace(recipe, head_bits=head_bits, embedding_bits=head_bits)

@@ -38,7 +38,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     does. speculation: who makes drafts for the model to verify: none, ngram, draft (a smaller model,
     draft_bundle), or the name of an installed proposer. max_drafts: of one sequence in a step. threads: None
     takes the cores this process may use. check: full hashes all files before start, sizes only compares sizes.
-    kernels: forces a code path of the CPU kernels. debug_invariants: check after every step.
+    kernels: forces a code path of the CPU kernels. activations: what products with quantised weights round their
+    input to; float32 is exact, slow, and for verification. debug_invariants: check after every step. profile: path
+    and beginning of the names of files, one a graph, into which ONNX Runtime writes how long each operator of every
+    step took; they are complete once the engine is closed, and steps are slower meanwhile.
     """
 
     precision: str | None = None
@@ -67,7 +70,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     check: Literal["full", "sizes"] = "full"
     kernels: Kernels = "auto"
+    activations: Literal["int8", "float32"] = "int8"
     debug_invariants: bool = False
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         if self.block_size < 1:

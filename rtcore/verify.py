@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -202,13 +203,21 @@ class TeacherForced:
 
     def run(self, token_ids: list[int], positions: list[int]) -> NDArray[np.float32]:
         """Logits float32 [len(positions), vocabulary] after each of `positions`, which may come in any order."""
+        logits = np.empty((len(positions), self._executor.vocab_size), np.float32)
+        for inside, found in self.parts(token_ids, positions):
+            logits[inside] = found
+        return logits
+
+    def parts(
+        self, token_ids: list[int], positions: list[int]
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
+        """The same step by step: indices into `positions`, and logits of them that the next step overwrites."""
         request = EngineRequest("replay", token_ids, SamplingParams(temperature=0.0, max_tokens=1))
         chain = self._blocks.new_chain(CacheKey(""))
         sequence = Sequence.create(request, chain, 0, 0, frozenset())
         sequence.blocks = self._blocks.open(chain, Match([]))
         self._blocks.append(sequence.blocks, sequence.length, 0)
         wanted = np.asarray(positions, np.int64)
-        logits = np.empty((len(positions), self._executor.vocab_size), np.float32)
         while sequence.pending:
             tokens = max(1, min(_CHUNK, sequence.pending - _DECODED))
             inputs = self._batch.build([Work(sequence, tokens, 0, tokens == sequence.pending)])
@@ -217,7 +226,6 @@ class TeacherForced:
                 inputs.logit_rows = wanted[inside] - sequence.computed
             self._executor.run(inputs)
             if len(inside):
-                logits[inside] = self._executor.logits()
+                yield inside, self._executor.logits()
             sequence.computed += tokens
         self._blocks.close(sequence.blocks)
-        return logits

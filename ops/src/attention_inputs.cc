@@ -10,7 +10,7 @@ std::string at(const char* name, int64_t index, int64_t value) {
   return std::string("input ") + name + "[" + std::to_string(index) + "] is " + std::to_string(value);
 }
 
-void expect_shape(const Call& call, const Tensor& tensor, const char* name, const std::vector<int64_t>& shape) {
+void expect_shape(const Call& call, const Tensor& tensor, const char* name, const Shape& shape) {
   if (tensor.shape == shape) return;
   call.refuse(std::string("input ") + name + " has shape " + shape_text(tensor.shape) +
               ", but the other inputs ask for " + shape_text(shape) + ".");
@@ -32,7 +32,11 @@ AttentionAttributes::AttentionAttributes(const NodeInfo& node)
       softcap(node.real("softcap", 0.0f)),
       rotary_dims(0),
       interleaved(false),
-      norm_epsilon(node.real("norm_epsilon", 1e-6f)) {
+      norm_epsilon(node.real("norm_epsilon", 1e-6f)),
+      rope_table(node.constant(11, "rope_table")),
+      q_norm(node.constant(12, "q_norm")),
+      k_norm(node.constant(13, "k_norm")),
+      sinks(node.constant(14, "sinks")) {
   if (heads % kv_heads != 0) {
     node.refuse("kv_heads",
                 "is " + std::to_string(kv_heads) + " and does not divide the " + std::to_string(heads) + " heads.");
@@ -68,8 +72,7 @@ void AttentionInputs::read_cache(const Call& call, const AttentionAttributes& at
     call.refuse("input k_cache has shape " + shape_text(k_cache.shape) + ". Give [blocks, block_size, " +
                 std::to_string(attributes.kv_heads) + ", head_dim].");
   }
-  if (v_cache.shape.size() != 4 ||
-      !std::equal(v_cache.shape.begin(), v_cache.shape.begin() + 3, k_cache.shape.begin())) {
+  if (v_cache.shape.size() != 4 || !std::equal(v_cache.shape.data(), v_cache.shape.data() + 3, k_cache.shape.data())) {
     call.refuse("input v_cache has shape " + shape_text(v_cache.shape) + ", but k_cache has " +
                 shape_text(k_cache.shape) + ". They may differ in the last axis only.");
   }
@@ -188,7 +191,7 @@ void AttentionInputs::check_sequence(const Call& call, const AttentionAttributes
 }
 
 void AttentionInputs::read_extras(const Call& call, const AttentionAttributes& attributes) {
-  const Tensor rope = call.optional_input(11, "rope_table");
+  const Tensor rope = call.optional_input(attributes.rope_table, 11, "rope_table");
   if (rope.present != (attributes.rotary_dims > 0)) {
     call.refuse(rope.present
                     ? "input rope_table is given, but attribute rotary_dims is 0. Set it to the table's columns."
@@ -207,8 +210,8 @@ void AttentionInputs::read_extras(const Call& call, const AttentionAttributes& a
     }
     rope_table = rope.as<float>();
   }
-  const Tensor query_norm = call.optional_input(12, "q_norm"), key_norm = call.optional_input(13, "k_norm");
-  const Tensor sink_logits = call.optional_input(14, "sinks");
+  const Tensor query_norm = call.optional_input(attributes.q_norm, 12, "q_norm"), key_norm = call.optional_input(attributes.k_norm, 13, "k_norm");
+  const Tensor sink_logits = call.optional_input(attributes.sinks, 14, "sinks");
   if (query_norm.present) expect_shape(call, query_norm, "q_norm", {head_dim});
   if (key_norm.present) expect_shape(call, key_norm, "k_norm", {head_dim});
   if (sink_logits.present) expect_shape(call, sink_logits, "sinks", {attributes.heads});

@@ -22,6 +22,11 @@ struct AttentionAttributes {
   int rotary_dims;
   bool interleaved;
   float norm_epsilon;
+  // Where they are initialisers of the graph, as they are in every exported one: they need not be read in each call.
+  Tensor rope_table;
+  Tensor q_norm;
+  Tensor k_norm;
+  Tensor sinks;
 };
 
 // Inputs whose shapes and numbers were all checked: no block, slot or table row lies outside its tensor. A query

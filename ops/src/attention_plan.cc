@@ -22,7 +22,8 @@ void AttentionPlan::add_sequence(const AttentionInputs& inputs, const AttentionA
                                  int64_t sequence) {
   const int group = attributes.heads / attributes.kv_heads;
   const int tile_heads = std::min(group, kTileRows);
-  const int64_t tile_queries = kTileRows / tile_heads;
+  // Whole fours of queries leave no remainder when rows are taken in fours.
+  const int64_t fitting = kTileRows / tile_heads, tile_queries = fitting >= 4 ? fitting / 4 * 4 : fitting;
   const int64_t start = inputs.query_start[sequence];
   const int64_t queries = inputs.query_start[sequence + 1] - start;
   const int64_t first_position = inputs.seq_lens[sequence] - queries;

@@ -39,7 +39,7 @@ struct AttentionPlan {
   AttentionPlan(const AttentionInputs& inputs, const AttentionAttributes& attributes);
 
   // Rows of a tile at most: enough to read each key once for many queries, few enough to stay in cache.
-  static constexpr int kTileRows = 32;
+  static constexpr int kTileRows = 64;
 
   std::vector<AttentionTile> tiles;
   std::vector<AttentionItem> items;

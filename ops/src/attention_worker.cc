@@ -9,10 +9,12 @@ namespace ortolan {
 struct AttentionWorker::Rows {
   float* queries;
   float* scores;
-  float* key_copies;  // chunk rows in float32, padded; unused where the cache can be read directly
-  float* value_copies;
-  const float* key[kChunk];
-  const float* value[kChunk];
+  float* panel;
+  float* wide_values;
+  std::byte* key_copies;  // chunk rows padded to whole vectors; unused where the cache's own are such
+  std::byte* value_copies;
+  const void* key[kChunk];
+  const void* value[kChunk];
   int first[AttentionPlan::kTileRows];
   int last[AttentionPlan::kTileRows];
 };
@@ -23,6 +25,7 @@ AttentionWorker::AttentionWorker(const AttentionInputs& inputs, const AttentionA
       attributes_(attributes),
       kernels_(kernels),
       half_cache_(half_cache),
+      number_bytes_(half_cache ? sizeof(uint16_t) : sizeof(float)),
       partials_(partials),
       out_(out),
       head_stride_(padded(inputs.head_dim, kernels.width)),
@@ -31,14 +34,20 @@ AttentionWorker::AttentionWorker(const AttentionInputs& inputs, const AttentionA
 void AttentionWorker::run(const AttentionTile& tile, const AttentionItem& item) const {
   const auto rows = static_cast<size_t>(tile.rows());
   const size_t query_floats = rows * head_stride_, sum_floats = rows * value_stride_;
-  const size_t key_floats = size_t{kChunk} * head_stride_, value_floats = size_t{kChunk} * value_stride_;
-  Scratch scratch(Scratch::room(query_floats) + Scratch::room(rows * kChunk) + Scratch::room(key_floats) +
-                  Scratch::room(value_floats) + 2 * (2 * Scratch::room(rows) + Scratch::room(sum_floats)));
+  const size_t panel_floats = 2 * static_cast<size_t>(kernels_.width) * head_stride_;
+  const size_t wide_floats = half_cache_ ? size_t{kChunk} * value_stride_ : 0;
+  const size_t key_floats = copies(inputs_.head_dim, head_stride_) ? size_t{kChunk} * head_stride_ : 0;
+  const size_t value_floats = copies(inputs_.value_dim, value_stride_) ? size_t{kChunk} * value_stride_ : 0;
+  Scratch scratch(Scratch::room(query_floats) + Scratch::room(rows * kChunk) + Scratch::room(panel_floats) +
+                  Scratch::room(wide_floats) + Scratch::room(key_floats) + Scratch::room(value_floats) +
+                  2 * (2 * Scratch::room(rows) + Scratch::room(sum_floats)));
   Rows buffers;
   buffers.queries = scratch.take(query_floats);
   buffers.scores = scratch.take(rows * kChunk);
-  buffers.key_copies = scratch.take(key_floats);
-  buffers.value_copies = scratch.take(value_floats);
+  buffers.panel = scratch.take(panel_floats);
+  buffers.wide_values = scratch.take(wide_floats);
+  buffers.key_copies = reinterpret_cast<std::byte*>(scratch.take(key_floats));
+  buffers.value_copies = reinterpret_cast<std::byte*>(scratch.take(value_floats));
   load_queries(tile, buffers.queries);
 
   if (tile.partials >= 0) {
@@ -49,6 +58,10 @@ void AttentionWorker::run(const AttentionTile& tile, const AttentionItem& item) 
     return;
   }
   const AttentionPartial running{scratch.take(rows), scratch.take(rows), scratch.take(sum_floats)};
+  if (item.last_chunk - item.first_chunk == 1) {
+    attend(tile, item.first_chunk, buffers, running);
+    return finish(tile, running);
+  }
   const AttentionPartial latest{scratch.take(rows), scratch.take(rows), scratch.take(sum_floats)};
   bool started[AttentionPlan::kTileRows] = {};
   for (int64_t chunk = item.first_chunk; chunk < item.last_chunk; ++chunk) {
@@ -94,21 +107,21 @@ void AttentionWorker::load_queries(const AttentionTile& tile, float* queries) co
   }
 }
 
-void AttentionWorker::gather_rows(const Tensor& cache, int dims, int stride, int64_t slot, int kv_head, int index,
-                                  float* copies, const float** pointers) const {
-  const int64_t offset = (slot * attributes_.kv_heads + kv_head) * dims;
-  if (!half_cache_ && dims == stride) {
-    pointers[index] = cache.as<float>() + offset;
-    return;
+// Pointers to the rows of positions [first, last) of a chunk, which lie in one block from `slot` on.
+void AttentionWorker::gather_rows(const Tensor& cache, int dims, int stride, int64_t slot, int kv_head, int first,
+                                  int last, std::byte* copy, const void** pointers) const {
+  const int64_t row_bytes = dims * number_bytes_, step = attributes_.kv_heads * row_bytes;
+  const std::byte* row = cache.as<const std::byte>() + slot * step + kv_head * row_bytes;
+  for (int j = first; j < last; ++j, row += step) {
+    if (!copies(dims, stride)) {
+      pointers[j] = row;
+      continue;
+    }
+    std::byte* target = copy + static_cast<int64_t>(j) * stride * number_bytes_;
+    std::memcpy(target, row, static_cast<size_t>(row_bytes));
+    std::memset(target + row_bytes, 0, static_cast<size_t>((stride - dims) * number_bytes_));
+    pointers[j] = target;
   }
-  float* copy = copies + static_cast<int64_t>(index) * stride;
-  if (half_cache_) {
-    kernels_.to_float(cache.as<uint16_t>() + offset, copy, dims);
-  } else {
-    std::memcpy(copy, cache.as<float>() + offset, static_cast<size_t>(dims) * sizeof(float));
-  }
-  std::fill(copy + dims, copy + stride, 0.0f);
-  pointers[index] = copy;
 }
 
 void AttentionWorker::gather(const AttentionTile& tile, int64_t chunk, Rows& buffers) const {
@@ -122,21 +135,24 @@ void AttentionWorker::gather(const AttentionTile& tile, int64_t chunk, Rows& buf
     end = std::max(end, range.last);
   }
   const int32_t* table = inputs_.block_tables + tile.sequence * inputs_.table_width;
-  for (int j = begin; j < end; ++j) {
-    const int64_t position = chunk * kChunk + j;
-    const int64_t slot = table[position / inputs_.block_size] * inputs_.block_size + position % inputs_.block_size;
-    gather_rows(inputs_.k_cache, inputs_.head_dim, head_stride_, slot, tile.kv_head, j, buffers.key_copies,
+  for (int j = begin; j < end;) {
+    const int64_t position = chunk * kChunk + j, offset = position % inputs_.block_size;
+    const int64_t slot = table[position / inputs_.block_size] * inputs_.block_size + offset;
+    const int next = static_cast<int>(std::min<int64_t>(end, j + inputs_.block_size - offset));
+    gather_rows(inputs_.k_cache, inputs_.head_dim, head_stride_, slot, tile.kv_head, j, next, buffers.key_copies,
                 buffers.key);
-    gather_rows(inputs_.v_cache, inputs_.value_dim, value_stride_, slot, tile.kv_head, j, buffers.value_copies,
-                buffers.value);
+    gather_rows(inputs_.v_cache, inputs_.value_dim, value_stride_, slot, tile.kv_head, j, next,
+                buffers.value_copies, buffers.value);
+    j = next;
   }
 }
 
 void AttentionWorker::attend(const AttentionTile& tile, int64_t chunk, Rows& rows,
                              const AttentionPartial& into) const {
   gather(tile, chunk, rows);
-  kernels_.attend_chunk({tile.rows(), rows.queries, head_stride_, value_stride_, rows.key, rows.value, rows.first,
-                         rows.last, attributes_.softcap, rows.scores, into.maximum, into.total, into.sums});
+  kernels_.attend_chunk({tile.rows(), half_cache_, rows.queries, head_stride_, value_stride_, rows.key, rows.value,
+                         rows.first, rows.last, attributes_.softcap, rows.scores, rows.panel, rows.wide_values,
+                         into.maximum, into.total, into.sums});
 }
 
 void AttentionWorker::add_chunk(const AttentionTile& tile, int64_t chunk, const AttentionPartial& chunk_result,

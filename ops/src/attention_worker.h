@@ -1,6 +1,8 @@
 // Computes one item of an attention plan, and merges the chunks of split tiles.
 #pragma once
 
+#include <cstddef>
+
 #include "attention_plan.h"
 #include "scratch.h"
 
@@ -40,8 +42,10 @@ class AttentionWorker {
   Range visible(const AttentionTile& tile, int row, int64_t chunk) const;
   void load_queries(const AttentionTile& tile, float* queries) const;
   void gather(const AttentionTile& tile, int64_t chunk, Rows& rows) const;
-  void gather_rows(const Tensor& cache, int dims, int stride, int64_t slot, int kv_head, int index, float* copies,
-                   const float** pointers) const;
+  // Whether rows of the cache must be padded to whole vectors.
+  static bool copies(int dims, int stride) { return dims != stride; }
+  void gather_rows(const Tensor& cache, int dims, int stride, int64_t slot, int kv_head, int first, int last,
+                   std::byte* copy, const void** pointers) const;
   void attend(const AttentionTile& tile, int64_t chunk, Rows& rows, const AttentionPartial& into) const;
   void add_chunk(const AttentionTile& tile, int64_t chunk, const AttentionPartial& chunk_result,
                  const AttentionPartial& running, bool* started) const;
@@ -51,6 +55,7 @@ class AttentionWorker {
   const AttentionAttributes& attributes_;
   const Kernels& kernels_;
   const bool half_cache_;
+  const int64_t number_bytes_;  // of one number in the cache
   const AttentionPartial partials_;
   float* const out_;
   const int head_stride_;

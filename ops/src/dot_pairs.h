@@ -11,6 +11,9 @@
 namespace ortolan {
 namespace {
 
+// Bytes are multiplied as words: nibbles made bytes would gain nothing.
+constexpr bool kExpands = false;
+
 constexpr int activation_bytes(int bits) { return bits == 8 ? 2 : 1; }
 
 inline simd::I four_bytes(const int8_t* p) {
@@ -19,48 +22,39 @@ inline simd::I four_bytes(const int8_t* p) {
   return simd::spread(quad);
 }
 
-// sums[r][v] += products of one block of the tile with row r's codes, which start at x + r * stride.
-template <int kBits, int kRows>
-inline void add_block(const uint8_t* codes, const int8_t* x, size_t stride,
-                      simd::I (&sums)[kRows][kTile / simd::kWidth]) {
-  constexpr int kVectors = kTile / simd::kWidth;
-  if constexpr (kBits == 4) {
-    simd::I words[kRows][kVectors];
+// sums[t][r] += products of one block of each tile with row r's codes, for a vector of the tile's rows.
+template <int kBits, int kTiles, int kRows>
+inline void add_block(const uint8_t* const (&codes)[kTiles], const int8_t* x, simd::I (&sums)[kTiles][kRows]) {
+#pragma GCC unroll 2
+  for (int t = 0; t < kTiles; ++t) {
+    if constexpr (kBits == 4) {
+      simd::I words[kRows];
 #pragma GCC unroll 4
-    for (int quad = 0; quad < 4; ++quad) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        const simd::I stored = simd::load_bytes(codes + (quad * kTile + v * simd::kWidth) * 4);
+      for (int quad = 0; quad < 4; ++quad) {
+        const simd::I stored = simd::load_bytes(codes[t] + quad * kTile * 4);
         const simd::I low = simd::low_nibbles(stored), high = simd::high_nibbles(stored);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
-          const int8_t* row = x + static_cast<size_t>(r) * stride + quad * 4;
-          const simd::I first = simd::pair_bytes(low, four_bytes(row));
-          const simd::I second = simd::pair_bytes(high, four_bytes(row + 16));
-          const simd::I both = simd::add_words(first, second);
-          words[r][v] = quad == 0 ? both : simd::add_words(words[r][v], both);
+          const simd::I first = simd::pair_bytes(low, four_bytes(x + (quad * kRows + r) * 4));
+          const simd::I second = simd::pair_bytes(high, four_bytes(x + ((quad + 4) * kRows + r) * 4));
+          words[r] = quad == 0 ? first : simd::add_words(words[r], first);
+          words[r] = simd::add_words(words[r], second);
         }
       }
-    }
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        sums[r][v] = simd::add_int(sums[r][v], simd::pair_words(words[r][v], simd::word_ones()));
+      for (int r = 0; r < kRows; ++r) {
+        sums[t][r] = simd::add_int(sums[t][r], simd::pair_words(words[r], simd::word_ones()));
       }
-    }
-  } else {
+    } else {
 #pragma GCC unroll 4
-    for (int quad = 0; quad < 4; ++quad) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        const simd::I stored = simd::load_bytes(codes + (quad * kTile + v * simd::kWidth) * 4);
+      for (int quad = 0; quad < 4; ++quad) {
+        const simd::I stored = simd::load_bytes(codes[t] + quad * kTile * 4);
         const simd::I even = simd::even_bytes(stored), odd = simd::odd_bytes(stored);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
-          const int8_t* row = x + static_cast<size_t>(r) * stride + quad * 8;
-          sums[r][v] = simd::add_int(sums[r][v], simd::pair_words(even, four_bytes(row)));
-          sums[r][v] = simd::add_int(sums[r][v], simd::pair_words(odd, four_bytes(row + 4)));
+          const int8_t* row = x + (quad * kRows + r) * 8;
+          sums[t][r] = simd::add_int(sums[t][r], simd::pair_words(even, four_bytes(row)));
+          sums[t][r] = simd::add_int(sums[t][r], simd::pair_words(odd, four_bytes(row + 4)));
         }
       }
     }

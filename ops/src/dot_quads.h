@@ -7,6 +7,9 @@
 namespace ortolan {
 namespace {
 
+// Nibbles may be made bytes once for many rows.
+constexpr bool kExpands = true;
+
 constexpr int activation_bytes(int) { return 1; }
 
 inline simd::I four_codes(const int8_t* p) {
@@ -15,23 +18,30 @@ inline simd::I four_codes(const int8_t* p) {
   return simd::spread(quad);
 }
 
-// sums[r][v] += products of one block of the tile with row r's codes, which start at x + r * stride.
-template <int kBits, int kRows>
-inline void add_block(const uint8_t* codes, const int8_t* x, size_t stride,
-                      simd::I (&sums)[kRows][kTile / simd::kWidth]) {
-  constexpr int kVectors = kTile / simd::kWidth;
+// sums[t][r] += products of one block of each tile with row r's codes, for a vector of the tile's rows.
+template <int kBits, int kTiles, int kRows>
+inline void add_block(const uint8_t* const (&codes)[kTiles], const int8_t* x, simd::I (&sums)[kTiles][kRows]) {
 #pragma GCC unroll 4
   for (int quad = 0; quad < 4; ++quad) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const simd::I stored = simd::load_bytes(codes + (quad * kTile + v * simd::kWidth) * 4);
-      const simd::I low = kBits == 4 ? simd::low_nibbles(stored) : stored;
-      const simd::I high = kBits == 4 ? simd::high_nibbles(stored) : stored;
+    simd::I low[kTiles], high[kTiles];
+#pragma GCC unroll 2
+    for (int t = 0; t < kTiles; ++t) {
+      const simd::I stored = simd::load_bytes(codes[t] + quad * kTile * 4);
+      low[t] = kBits == 4 ? simd::low_nibbles(stored) : stored;
+      if (kBits == 4) high[t] = simd::high_nibbles(stored);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const simd::I row = four_codes(x + (quad * kRows + r) * 4);
+#pragma GCC unroll 2
+      for (int t = 0; t < kTiles; ++t) sums[t][r] = simd::add_quads(sums[t][r], low[t], row);
+    }
+    if (kBits == 4) {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const int8_t* row = x + static_cast<size_t>(r) * stride + quad * 4;
-        sums[r][v] = simd::add_quads(sums[r][v], low, four_codes(row));
-        if (kBits == 4) sums[r][v] = simd::add_quads(sums[r][v], high, four_codes(row + 16));
+        const simd::I row = four_codes(x + ((quad + 4) * kRows + r) * 4);
+#pragma GCC unroll 2
+        for (int t = 0; t < kTiles; ++t) sums[t][r] = simd::add_quads(sums[t][r], high[t], row);
       }
     }
   }

@@ -13,8 +13,9 @@ namespace ortolan {
 
 enum class Activation { kSilu, kGelu, kGeluTanh };
 
-// Rows that multiply_tile takes at once.
-constexpr int kTileProducts = 8;
+// Rows of a panel at most, and tiles that are multiplied with it at most.
+constexpr int kMostRows = 8;
+constexpr int kTilesAtOnce = 2;
 
 // Keys of one context chunk. Chunk c of a sequence holds cache positions [c * kChunk, (c + 1) * kChunk): the
 // boundaries depend on the position alone, and so does the order in which a query sums over keys.
@@ -34,23 +35,38 @@ struct HeadTransform {
   float factor;
 };
 
-// One chunk of keys for several query rows. `key` and `value` hold kChunk row pointers; only those in some
-// row's [first, last) are read. Rows are padded with zeros to `head_stride` and `value_stride` floats, whole
-// multiples of the vector width.
+// One chunk of keys for several query rows. `key` and `value` hold kChunk row pointers into the cache, or to copies;
+// only those in some row's [first, last) are read. Rows hold, or are padded with zeros to, `head_stride` and
+// `value_stride` numbers, whole multiples of the vector width.
 struct ChunkTask {
   int rows;
+  bool half;             // keys and values are binary16, else binary32
   const float* queries;  // [rows, head_stride], multiplied by the score scale already
   int head_stride;
   int value_stride;
-  const float* const* key;
-  const float* const* value;
+  const void* const* key;
+  const void* const* value;
   const int* first;  // [rows], first visible key in the chunk
   const int* last;   // [rows], one past the last; a row with first >= last sees nothing
   float softcap;
-  float* scores;   // [rows, kChunk], scratch
-  float* maximum;  // [rows], out
-  float* total;    // [rows], out: sum of exp(score - maximum)
-  float* sums;     // [rows, value_stride], out: sum of exp(score - maximum) * value
+  float* scores;       // [rows, kChunk], scratch
+  float* panel;        // [head_stride, 2 * width], scratch
+  float* wide_values;  // [kChunk, value_stride], scratch, for binary16 only
+  float* maximum;      // [rows], out
+  float* total;        // [rows], out: sum of exp(score - maximum)
+  float* sums;         // [rows, value_stride], out: sum of exp(score - maximum) * value
+};
+
+// What becomes of the products of a tile: bias, activation, residual.
+struct Epilogue {
+  const float* bias;     // of the tile's rows; null for none
+  const float* up_bias;  // of those of up
+  const float* residual;  // added last, rows `stride` apart; null for none
+  float* out;            // rows `stride` apart
+  int64_t stride;
+  int count;          // outputs of the tile, kTile but for the last tile
+  bool gated;         // activation(products) * up
+  Activation activation;
 };
 
 struct Kernels {
@@ -74,11 +90,17 @@ struct Kernels {
   void (*finish)(float maximum, float total, const float* sums, const float* sink, float* out, int value_dim);
   // Bytes of one int8 activation in the form that products with weights of `bits` read.
   int (*activation_bytes)(int bits);
-  // Rounds one row of `columns` to int8 by groups, padding the last.
-  void (*quantise_row)(const QuantForm& form, const float* x, int64_t columns, int8_t* codes, GroupScale* scales);
-  // products[row, kTile] of up to kTileProducts rows with one tile.
-  void (*multiply_tile)(const QuantTile& tile, const QuantRows& rows, int count, float* products);
-  // The same with activations in float32, rows `stride` apart: for verification, not for speed.
+  // Rows of a panel: the most that `rows` fills of 8 (only with vectors of 16), 4, 2 and 1.
+  int (*panel_rows)(int64_t rows);
+  // Rounds row `row` of a panel, `columns` long, to int8 by groups, padding the last.
+  void (*quantise_row)(const QuantForm& form, const float* x, int64_t columns, const QuantPanel& panel, int row);
+  // Whether products of many rows gain by `expand`.
+  bool (*expands)(const QuantForm& form);
+  // A tile's codes as bytes and its scales in binary32, for which products give the same bits; returns its view.
+  QuantTile (*expand)(const QuantTile& tile, uint8_t* bytes);
+  // products[t][row, kTile] of a panel with `tiles` tiles, 1 or kTilesAtOnce.
+  void (*multiply_tiles)(const QuantTile* tile, int tiles, const QuantPanel& panel, float* products);
+  // products[row, kTile] with activations in float32, rows `stride` apart: for verification, not for speed.
   void (*multiply_tile_exactly)(const QuantTile& tile, const float* x, size_t stride, int64_t columns, int count,
                                 float* products);
   // The maxima of blocks of logits; false where one is NaN or infinity. With a mask (bit i % 32 of word i / 32 allows
@@ -93,6 +115,8 @@ struct Kernels {
   float (*exp_sum)(const float* x, int count, float peak, float scale, float* out);
   // Sum of the weights of a block's values that are at least `limit`, and how many these are.
   float (*sum_at_least)(const float* x, const float* weights, int count, float limit, int* number);
+  // Turns the products of rows with one tile, or with gate and up, into rows of the result.
+  void (*finish_rows)(const Epilogue& how, const float* products, const float* up, int rows);
   // One row of a tile, dequantised.
   void (*gather_row)(const QuantTile& tile, int lane, int64_t columns, float* out);
 };

@@ -83,8 +83,10 @@ enum Slot : size_t {
   kKernelContextGetOutput = 91,
   kReleaseStatus = 93,
   kReleaseTensorTypeAndShapeInfo = 99,
+  kKernelInfoGetInputCount = 230,
   kHasSessionConfigEntry = 237,
   kGetSessionConfigEntry = 238,
+  kKernelInfoGetConstantInput = 249,
   kKernelContextParallelFor = 274,
 };
 

@@ -1,16 +1,15 @@
 #include "ort_api.h"
 
+#include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <new>
 
 namespace ortolan {
 
-void Api::check(const std::string& what, OrtStatus* status) const {
-  if (!status) return;
+void Api::fail(const char* what, const char* name, OrtStatus* status) const {
   const std::string text = function<const char*(const OrtStatus*)>(abi::kGetErrorMessage)(status);
   release(status);
-  throw Failure(what + ": " + text, abi::kFail);
+  throw Failure(std::string(what) + (*name ? ": " : "") + name + ": " + text, abi::kFail);
 }
 
 OrtStatus* Api::status(const std::exception& error) const {
@@ -21,10 +20,50 @@ OrtStatus* Api::status(const std::exception& error) const {
   return function<OrtStatus*(int, const char*)>(abi::kCreateStatus)(failure ? failure->code() : abi::kFail, text);
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
+void Shape::push_back(int64_t size) {
+  if (axes_ == kMostAxes) throw Failure("ai.ortolan: a tensor has more than 8 axes. Give one of fewer.");
+  sizes_[axes_++] = size;
+}
+
+int64_t Shape::count() const {
+  int64_t count = 1;
+  for (size_t i = 0; i < axes_; ++i) count *= sizes_[i];
+  return count;
+}
+
+bool Shape::operator==(const Shape& other) const {
+  return axes_ == other.axes_ && std::equal(sizes_, sizes_ + axes_, other.sizes_);
+}
+
+std::string shape_text(const Shape& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
   return text + "]";
+}
+
+Tensor tensor_of(const Api& api, const OrtValue* value, const char* op, const char* name) {
+  Tensor tensor;
+  tensor.present = true;
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  api.call_of(op, name, abi::kGetTensorTypeAndShape, value, &info);
+  const OrtTensorTypeAndShapeInfo* view = info;
+  const auto release = [&] {
+    api.function<void(OrtTensorTypeAndShapeInfo*)>(abi::kReleaseTensorTypeAndShapeInfo)(info);
+  };
+  int64_t sizes[Shape::kMostAxes];
+  size_t rank = 0;
+  try {
+    api.call_of(op, name, abi::kGetDimensionsCount, view, &rank);
+    api.call_of(op, name, abi::kGetDimensions, view, static_cast<int64_t*>(sizes), std::min(rank, Shape::kMostAxes));
+  } catch (const Failure&) {
+    release();
+    throw;
+  }
+  release();
+  for (size_t i = 0; i < rank; ++i) tensor.shape.push_back(i < Shape::kMostAxes ? sizes[i] : 0);
+  tensor.count = tensor.shape.count();
+  api.call_of(op, name, abi::kGetTensorMutableData, const_cast<OrtValue*>(value), &tensor.data);
+  return tensor;
 }
 
 bool NodeInfo::has(const char* name) const {
@@ -73,38 +112,29 @@ void NodeInfo::refuse(const char* name, const std::string& problem) const {
   throw Failure(attribute(name) + " " + problem);
 }
 
+Tensor NodeInfo::constant(size_t index, const char* name) const {
+  const std::string what = op_ + ": input " + name;
+  size_t inputs = 0;
+  api_.call(what, abi::kKernelInfoGetInputCount, info_, &inputs);
+  if (index >= inputs) return {};
+  int constant = 0;
+  const OrtValue* value = nullptr;
+  api_.call(what, abi::kKernelInfoGetConstantInput, info_, index, &constant, &value);
+  if (!constant || !value) return {};
+  return tensor_of(api_, value, op_.c_str(), name);
+}
+
 Call::Call(const Api& api, OrtKernelContext* context, const char* op) : api_(api), context_(context), op_(op) {
   const OrtKernelContext* view = context;
-  api_.call(std::string(op_) + ": counting inputs", abi::kKernelContextGetInputCount, view, &inputs_);
+  api_.call_of(op_, "counting inputs", abi::kKernelContextGetInputCount, view, &inputs_);
 }
 
 Tensor Call::optional_input(size_t index, const char* name) const {
   if (index >= inputs_) return {};
-  const std::string what = std::string(op_) + ": input " + name;
   const OrtKernelContext* context = context_;
   const OrtValue* value = nullptr;
-  api_.call(what, abi::kKernelContextGetInput, context, index, &value);
-  if (!value) return {};
-
-  Tensor tensor;
-  tensor.present = true;
-  OrtTensorTypeAndShapeInfo* info = nullptr;
-  api_.call(what, abi::kGetTensorTypeAndShape, value, &info);
-  const OrtTensorTypeAndShapeInfo* view = info;
-  size_t rank = 0;
-  try {
-    api_.call(what, abi::kGetDimensionsCount, view, &rank);
-    tensor.shape.resize(rank);
-    api_.call(what, abi::kGetDimensions, view, tensor.shape.data(), rank);
-  } catch (...) {
-    api_.function<void(OrtTensorTypeAndShapeInfo*)>(abi::kReleaseTensorTypeAndShapeInfo)(info);
-    throw;
-  }
-  api_.function<void(OrtTensorTypeAndShapeInfo*)>(abi::kReleaseTensorTypeAndShapeInfo)(info);
-  tensor.count = 1;
-  for (int64_t size : tensor.shape) tensor.count *= size;
-  api_.call(what, abi::kGetTensorMutableData, const_cast<OrtValue*>(value), &tensor.data);
-  return tensor;
+  api_.call_of(op_, name, abi::kKernelContextGetInput, context, index, &value);
+  return value ? tensor_of(api_, value, op_, name) : Tensor{};
 }
 
 Tensor Call::input(size_t index, const char* name) const {
@@ -113,17 +143,15 @@ Tensor Call::input(size_t index, const char* name) const {
   return tensor;
 }
 
-Tensor Call::output(size_t index, const char* name, const std::vector<int64_t>& shape) const {
-  const std::string what = std::string(op_) + ": output " + name;
+Tensor Call::output(size_t index, const char* name, const Shape& shape) const {
   Tensor tensor;
   tensor.shape = shape;
-  tensor.count = 1;
-  for (int64_t size : shape) tensor.count *= size;
+  tensor.count = shape.count();
   OrtValue* value = nullptr;
-  api_.call(what, abi::kKernelContextGetOutput, context_, index, shape.data(), shape.size(), &value);
+  api_.call_of(op_, name, abi::kKernelContextGetOutput, context_, index, shape.data(), shape.size(), &value);
   if (!value) refuse(std::string("output ") + name + " is not connected. Name all outputs of the node.");
   tensor.present = true;
-  api_.call(what, abi::kGetTensorMutableData, value, &tensor.data);
+  api_.call_of(op_, name, abi::kGetTensorMutableData, value, &tensor.data);
   return tensor;
 }
 
@@ -156,8 +184,7 @@ void Call::run_parallel(size_t total, void (*body)(void*, size_t), void* state) 
   // As many batches as indices, so that threads take one at a time.
   const OrtKernelContext* context = context_;
   void* opaque = &guarded;
-  api_.call(std::string(op_) + ": thread pool", abi::kKernelContextParallelFor, context, guard, total, total,
-            opaque);
+  api_.call_of(op_, "thread pool", abi::kKernelContextParallelFor, context, guard, total, total, opaque);
   if (guarded.error) std::rethrow_exception(guarded.error);
 }
 

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "failure.h"
 #include "ort_abi.h"
@@ -26,10 +26,16 @@ class Api {
   // Calls a function that returns a status; throws Failure with ORT's text, led by `what`.
   template <typename... Arguments>
   void call(const std::string& what, abi::Slot slot, Arguments... arguments) const {
-    check(what, function<OrtStatus*(Arguments...)>(slot)(arguments...));
+    call_of(what.c_str(), "", slot, arguments...);
+  }
+  // The same without making a string: the text is led by `what` and `name`.
+  template <typename... Arguments>
+  void call_of(const char* what, const char* name, abi::Slot slot, Arguments... arguments) const {
+    OrtStatus* status = function<OrtStatus*(Arguments...)>(slot)(arguments...);
+    if (status) fail(what, name, status);
   }
 
-  void check(const std::string& what, OrtStatus* status) const;
+  [[noreturn]] void fail(const char* what, const char* name, OrtStatus* status) const;
   OrtStatus* status(const std::exception& error) const;
   void release(OrtStatus* status) const { function<void(OrtStatus*)>(abi::kReleaseStatus)(status); }
 
@@ -37,11 +43,38 @@ class Api {
   void* const* table_;
 };
 
+// The sizes of a tensor's axes, without memory of its own: kernels look at many in every call.
+class Shape {
+ public:
+  static constexpr size_t kMostAxes = 8;
+
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> sizes) {
+    for (int64_t size : sizes) push_back(size);
+  }
+
+  size_t size() const { return axes_; }
+  bool empty() const { return axes_ == 0; }
+  int64_t operator[](size_t axis) const { return sizes_[axis]; }
+  int64_t& back() { return sizes_[axes_ - 1]; }
+  int64_t back() const { return sizes_[axes_ - 1]; }
+  const int64_t* data() const { return sizes_; }
+  // Throws where there are kMostAxes already.
+  void push_back(int64_t size);
+  int64_t count() const;
+  bool operator==(const Shape& other) const;
+  bool operator!=(const Shape& other) const { return !(*this == other); }
+
+ private:
+  int64_t sizes_[kMostAxes] = {};
+  size_t axes_ = 0;
+};
+
 // A view of a tensor's memory; `present` is false for an optional input that the node leaves out.
 struct Tensor {
   bool present = false;
   void* data = nullptr;
-  std::vector<int64_t> shape;
+  Shape shape;
   int64_t count = 0;
 
   template <typename T>
@@ -50,7 +83,10 @@ struct Tensor {
   }
 };
 
-std::string shape_text(const std::vector<int64_t>& shape);
+std::string shape_text(const Shape& shape);
+
+// The tensor of a value; `what` leads the text of a Failure.
+Tensor tensor_of(const Api& api, const OrtValue* value, const char* op, const char* name);
 
 // Attributes of a node while its kernel is made.
 class NodeInfo {
@@ -63,6 +99,8 @@ class NodeInfo {
   float real(const char* name) const;
   float real(const char* name, float otherwise) const { return has(name) ? real(name) : otherwise; }
   std::string text(const char* name, const char* otherwise) const;
+  // An input that is an initialiser of the graph; not present where it is computed, given to a run, or left out.
+  Tensor constant(size_t index, const char* name) const;
   // Throws with the attribute's name: "op: attribute name <problem>."
   [[noreturn]] void refuse(const char* name, const std::string& problem) const;
 
@@ -82,10 +120,17 @@ class Call {
 
   Tensor optional_input(size_t index, const char* name) const;
   Tensor input(size_t index, const char* name) const;
-  Tensor output(size_t index, const char* name, const std::vector<int64_t>& shape) const;
+  Tensor output(size_t index, const char* name, const Shape& shape) const;
   // An output that must lie in the memory of `source`, so that nothing is copied.
   void in_place(size_t index, const char* name, const Tensor& source) const;
   [[noreturn]] void refuse(const std::string& problem) const;
+  // `known` where it is present, else the input of this call.
+  Tensor input(const Tensor& known, size_t index, const char* name) const {
+    return known.present ? known : input(index, name);
+  }
+  Tensor optional_input(const Tensor& known, size_t index, const char* name) const {
+    return known.present ? known : optional_input(index, name);
+  }
 
   // Runs body(i) for i in [0, total) on ORT's thread pool, each index taken by the next free thread. The first
   // exception is thrown again here, after all have ended.

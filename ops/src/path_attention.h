@@ -1,5 +1,5 @@
-// Attention of a few query rows to one chunk of keys, and the merging of chunks, over a path's vectors.
-// Included after one vector_*.h, path_math.h and path_elementwise.h.
+// Attention of query rows to one chunk of keys, and the merging of chunks, over a path's vectors.
+// Included after one vector_*.h, path_math.h, path_elementwise.h and path_scores.h.
 //
 // What a row computes is independent of the rows beside it: a score is a sum over the head's dims in one fixed
 // order, a weighted value a sum over the chunk's keys in their order, and masked keys take no part.
@@ -10,30 +10,8 @@
 namespace ortolan {
 namespace {
 
-constexpr int kKeysAtOnce = 8;
-
-// A few query rows wait for memory, many for arithmetic: only the few ask for rows ahead.
-constexpr int kRowsThatPrefetch = 8;
-
-// Asks for the cache lines of rows [start, end) of keys or values.
-inline void prefetch_rows(const float* const* row, int start, int end, int stride) {
-  for (int j = start; j < end; ++j) {
-    for (int d = 0; d < stride; d += 16) __builtin_prefetch(row[j] + d);
-  }
-}
-
-// Scores of the keys [start, start + 8) against one query; keys past the last visible one repeat it.
-inline void score_keys(const float* query, const float* const* key, int head_stride, float* scores) {
-  F total[kKeysAtOnce];
-#pragma GCC unroll 8
-  for (int k = 0; k < kKeysAtOnce; ++k) total[k] = simd::zero();
-  for (int d = 0; d < head_stride; d += kWidth) {
-    const F q = simd::load(query + d);
-#pragma GCC unroll 8
-    for (int k = 0; k < kKeysAtOnce; ++k) total[k] = simd::fma(q, simd::load(key[k] + d), total[k]);
-  }
-  simd::sum8(total, scores);
-}
+// From so many rows on, turning keys and widening values once is cheaper than doing so for each few rows.
+constexpr int kManyRows = 20;
 
 // Turns a row's scores into exp(score - maximum), zero outside [first, last). Whole vectors from the chunk's start.
 inline void softmax_row(float* scores, int first, int last, float softcap, float* maximum, float* total) {
@@ -61,24 +39,23 @@ inline void softmax_row(float* scores, int first, int last, float softcap, float
   *total = simd::sum(sum);
 }
 
-// sums[row][dims] = sum over keys [first, last) of weight * value for kRows rows and kVectors vectors of dims.
-template <int kRows, int kVectors>
-inline void weigh_values(const float* weights, const float* const* value, int first, int last, int dim, float* sums,
+// sums[row][dims] += weight * value over keys [first, last), for kRows rows and kVectors vectors of dims.
+template <bool kHalf, int kRows, int kVectors>
+inline void weigh_values(const float* weights, const void* const* value, int first, int last, int dim, float* sums,
                          int value_stride) {
   F total[kRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) total[r][v] = simd::zero();
+    for (int v = 0; v < kVectors; ++v) total[r][v] = simd::load(sums + r * value_stride + dim + v * kWidth);
   }
   for (int j = first; j < last; ++j) {
-    const float* row = value[j] + dim;
     F weight[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) weight[r] = simd::set1(weights[r * kChunk + j]);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      const F x = simd::load(row + v * kWidth);
+      const F x = load_cached<kHalf>(value[j], dim + v * kWidth);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) total[r][v] = simd::fma(weight[r], x, total[r][v]);
     }
@@ -90,74 +67,98 @@ inline void weigh_values(const float* weights, const float* const* value, int fi
   }
 }
 
-// All dims of kRows rows that see the same keys.
-template <int kRows, int kVectors>
-inline void weigh_rows(const ChunkTask& task, int row) {
+// All dims of kRows rows over keys [first, last).
+template <bool kHalf, int kRows, int kVectors>
+inline void weigh_keys(const ChunkTask& task, const void* const* value, int row, int first, int last) {
+  if (first >= last) return;
   const float* weights = task.scores + static_cast<ptrdiff_t>(row) * kChunk;
   float* sums = task.sums + static_cast<ptrdiff_t>(row) * task.value_stride;
-  const int first = task.first[row], last = task.last[row];
   int dim = 0;
   for (; dim + kVectors * kWidth <= task.value_stride; dim += kVectors * kWidth) {
-    weigh_values<kRows, kVectors>(weights, task.value, first, last, dim, sums, task.value_stride);
+    weigh_values<kHalf, kRows, kVectors>(weights, value, first, last, dim, sums, task.value_stride);
   }
   for (; dim < task.value_stride; dim += kWidth) {
-    weigh_values<kRows, 1>(weights, task.value, first, last, dim, sums, task.value_stride);
+    weigh_values<kHalf, kRows, 1>(weights, value, first, last, dim, sums, task.value_stride);
   }
 }
 
-inline bool same_keys(const ChunkTask& task, int row, int count) {
-  if (row + count > task.rows) return false;
-  for (int r = row + 1; r < row + count; ++r) {
-    if (task.first[r] != task.first[row] || task.last[r] != task.last[row]) return false;
+// kRows rows together over the keys that all of them see, each alone over what only it sees before and after.
+template <bool kHalf, int kRows, int kVectors>
+void weigh_rows(const ChunkTask& task, const void* const* value, int row) {
+  int first = task.first[row], last = task.last[row];
+  for (int r = row + 1; r < row + kRows; ++r) {
+    if (task.first[r] > first) first = task.first[r];
+    if (task.last[r] < last) last = task.last[r];
   }
-  return true;
+  for (int r = row; r < row + kRows; ++r) {
+    float* sums = task.sums + static_cast<ptrdiff_t>(r) * task.value_stride;
+    for (int d = 0; d < task.value_stride; d += kWidth) simd::store(sums + d, simd::zero());
+    const int until = first >= last ? task.last[r] : first;
+    weigh_keys<kHalf, 1, 4>(task, value, r, task.first[r], until);
+  }
+  if (first >= last) return;
+  weigh_keys<kHalf, kRows, kVectors>(task, value, row, first, last);
+  for (int r = row; r < row + kRows; ++r) weigh_keys<kHalf, 1, 4>(task, value, r, last, task.last[r]);
 }
 
-void attend_chunk(const ChunkTask& task) {
+template <bool kHalf>
+void weigh(const ChunkTask& task, const void* const* value) {
+  constexpr int kMost = kWidth == 16 ? 6 : 4;
+  for (int r = 0; r < task.rows;) {
+    const int left = task.rows - r;
+    if (left >= kMost && left != kMost + 1) {
+      weigh_rows<kHalf, kMost, kWidth == 16 ? 4 : 2>(task, value, r);
+      r += kMost;
+    } else if (left >= 4) {
+      weigh_rows<kHalf, 4, kWidth == 16 ? 4 : 2>(task, value, r);
+      r += 4;
+    } else if (left == 3) {
+      weigh_rows<kHalf, 3, kWidth == 4 ? 2 : 4>(task, value, r);
+      r += 3;
+    } else if (left == 2) {
+      weigh_rows<kHalf, 2, 4>(task, value, r);
+      r += 2;
+    } else {
+      weigh_rows<kHalf, 1, 8>(task, value, r);
+      r += 1;
+    }
+  }
+}
+
+template <bool kHalf>
+void attend(const ChunkTask& task) {
   int begin = kChunk, end = 0;
   for (int r = 0; r < task.rows; ++r) {
     if (task.first[r] >= task.last[r]) continue;
     if (task.first[r] < begin) begin = task.first[r];
     if (task.last[r] > end) end = task.last[r];
   }
-  for (int j = begin / kKeysAtOnce * kKeysAtOnce; j < end; j += kKeysAtOnce) {
-    if (task.rows <= kRowsThatPrefetch) {
-      // The keys of the next round, and the values that follow once all scores are known.
-      const int next = j + kKeysAtOnce;
-      prefetch_rows(task.key, next < end ? next : end, next + kKeysAtOnce < end ? next + kKeysAtOnce : end,
-                    task.head_stride);
-      prefetch_rows(task.value, j < begin ? begin : j, next < end ? next : end, task.value_stride);
-    }
-    const float* key[kKeysAtOnce];
-    for (int k = 0; k < kKeysAtOnce; ++k) {
-      const int index = j + k < begin ? begin : j + k < end ? j + k : end - 1;
-      key[k] = task.key[index];
-    }
-    for (int r = 0; r < task.rows; ++r) {
-      if (task.last[r] <= j || task.first[r] >= j + kKeysAtOnce) continue;
-      score_keys(task.queries + static_cast<ptrdiff_t>(r) * task.head_stride, key, task.head_stride,
-                 task.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
-    }
+  const bool many = task.rows >= kManyRows;
+  if (many) {
+    score_panels<kHalf>(task, begin, end);
+  } else {
+    score_rows<kHalf>(task, begin, end);
   }
   for (int r = 0; r < task.rows; ++r) {
     if (task.first[r] >= task.last[r]) continue;
     softmax_row(task.scores + static_cast<ptrdiff_t>(r) * kChunk, task.first[r], task.last[r], task.softcap,
                 task.maximum + r, task.total + r);
   }
-  for (int r = 0; r < task.rows;) {
-    if (same_keys(task, r, 4)) {
-      weigh_rows<4, 2>(task, r);
-      r += 4;
-    } else if (same_keys(task, r, 3)) {
-      weigh_rows<3, 4>(task, r);
-      r += 3;
-    } else if (same_keys(task, r, 2)) {
-      weigh_rows<2, 4>(task, r);
-      r += 2;
-    } else {
-      weigh_rows<1, 8>(task, r);
-      r += 1;
-    }
+  if (!many || !kHalf) return weigh<kHalf>(task, task.value);
+  const void* widened[kChunk];
+  for (int j = begin; j < end; ++j) {
+    float* wide = task.wide_values + static_cast<ptrdiff_t>(j) * task.value_stride;
+    for (int d = 0; d < task.value_stride; d += kWidth) simd::store(wide + d, load_cached<kHalf>(task.value[j], d));
+    widened[j] = wide;
+  }
+  weigh<false>(task, widened);
+}
+
+void attend_chunk(const ChunkTask& task) {
+  if (task.half) {
+    attend<true>(task);
+  } else {
+    attend<false>(task);
   }
 }
 

@@ -4,13 +4,19 @@
 
 #include "path_elementwise.h"
 
+#include "path_scores.h"
+
 #include "path_attention.h"
 
 #include "path_sample.h"
 
 #include "dot_quads.h"
 
+#include "path_round.h"
+
 #include "path_quant.h"
+
+#include "path_codes.h"
 
 #include "path_table.h"
 

@@ -57,6 +57,10 @@ void multiply_gate(const float* gate, const float* up, float* out, size_t count)
   }
 }
 
+inline F activate(Activation kind, F x) {
+  return kind == Activation::kSilu ? silu(x) : kind == Activation::kGelu ? gelu(x) : gelu_tanh(x);
+}
+
 void gated_activation(Activation kind, const float* gate, const float* up, float* out, size_t count) {
   if (kind == Activation::kSilu) return multiply_gate<silu>(gate, up, out, count);
   if (kind == Activation::kGelu) return multiply_gate<gelu>(gate, up, out, count);

@@ -21,7 +21,11 @@ constexpr Kernels path_table(const char* name) {
   table.finish = finish;
   table.activation_bytes = bytes_of_activation;
   table.quantise_row = quantise_row;
-  table.multiply_tile = multiply_tile;
+  table.panel_rows = panel_rows;
+  table.expands = expands;
+  table.expand = expand;
+  table.multiply_tiles = multiply_tiles;
+  table.finish_rows = finish_rows;
   table.multiply_tile_exactly = multiply_tile_exactly;
   table.gather_row = gather_row;
   table.scan_logits = scan_logits;

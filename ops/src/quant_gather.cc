@@ -11,9 +11,9 @@ constexpr int64_t kTaskSize = 8192;
 }  // namespace
 
 void QuantGather::compute(const Call& call) const {
-  const uint8_t* data = weights_.data(call, 0);
+  const uint8_t* data = weights_.data(call);
   const Tensor ids = call.input(1, "ids");
-  std::vector<int64_t> shape = ids.shape;
+  Shape shape = ids.shape;
   shape.push_back(weights_.columns());
   const Tensor y = call.output(0, "y", shape);
   for (int64_t i = 0; i < ids.count; ++i) {

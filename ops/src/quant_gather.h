@@ -15,7 +15,7 @@ class QuantGather {
   static constexpr std::array<Port, 1> kOutputs{{{abi::kFloat}}};
   static constexpr std::array<Alias, 0> kAliases{};
 
-  QuantGather(const NodeInfo& node, const Kernels& kernels) : weights_(node), kernels_(kernels) {}
+  QuantGather(const NodeInfo& node, const Kernels& kernels) : weights_(node, 0), kernels_(kernels) {}
   void compute(const Call& call) const;
 
  private:

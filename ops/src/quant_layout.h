@@ -25,6 +25,8 @@ struct QuantForm {
   size_t code_bytes() const { return static_cast<size_t>(group) * kTile * static_cast<size_t>(bits) / 8; }
   size_t scale_bytes() const { return kTile * (half_scales ? sizeof(uint16_t) : sizeof(float)); }
   size_t group_bytes() const { return code_bytes() + scale_bytes() * (minima ? 2 : 1); }
+  // What Kernels::expand makes of it.
+  QuantForm expanded() const { return {8, group, minima, false}; }
 };
 
 // One tile: groups [0, groups) one after the other.
@@ -34,19 +36,14 @@ struct QuantTile {
   int groups;
 };
 
-// What rounding a group of one row to int8 leaves besides its codes.
-struct GroupScale {
-  float scale;     // of a code
-  float sum;       // of the codes, times scale: what a weight's minimum is multiplied by
-  int32_t offset;  // of the codes, times -2^(bits - 1): what a product of symmetric codes starts from
-};
-
-// Rows of activations in int8, each padded with zeros to whole groups.
-struct QuantRows {
+// A few rows of activations in int8, each padded with zeros to whole groups: the first four codes of each row, then
+// the next four of each, and so on; for each group the scales of a code, one a row, then one number a row more, which
+// is the codes' sum times their scale for weights with minima, and else, as int32, the codes' sum times
+// -2^(bits - 1): what a product of symmetric codes starts from.
+struct QuantPanel {
   int8_t* codes;
-  size_t code_stride;  // bytes of a row
-  GroupScale* scales;
-  size_t scale_stride;  // groups of a row
+  float* scales;
+  int rows;
 };
 
 }  // namespace ortolan

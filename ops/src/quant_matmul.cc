@@ -1,7 +1,6 @@
 #include "quant_matmul.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "gated_activation.h"
 
@@ -9,12 +8,14 @@ namespace ortolan {
 namespace {
 
 // A task's cost in bytes of weights; reading one takes about as long as kWorkPerByte multiplications of integers.
-constexpr int64_t kTaskCost = 32768;
+constexpr int64_t kTaskCost = 8192;
 constexpr int64_t kWorkPerByte = 8;
 // Tasks at most: enough for many threads to end together, few enough that taking them costs nothing.
 constexpr int64_t kMostTasks = 128;
-// Rows that pass over a tile while it is in the nearest cache.
-constexpr int64_t kRowBlock = 64;
+// Rows that pass over a unit's tiles while they are in the nearest cache; whole panels.
+constexpr int64_t kRowBlock = 128;
+// From so many rows on, codes are expanded before they are multiplied.
+constexpr int64_t kManyRows = 32;
 // Values that one task normalises and rounds.
 constexpr int64_t kPrepareSize = 8192;
 
@@ -28,14 +29,18 @@ struct QuantMatMul::Inputs {
   const float* residual = nullptr;
   float* y = nullptr;
   int64_t rows = 0;
-  QuantRows rounded{};
+  int8_t* codes = nullptr;  // of all panels, one after the other
+  float* scales = nullptr;
+  int64_t code_bytes = 0;  // of a row
 };
 
 QuantMatMul::QuantMatMul(const NodeInfo& node, const Kernels& kernels)
-    : weights_(node),
+    : weights_(node, 1),
       kernels_(kernels),
       norm_epsilon_(node.real("norm_epsilon", 1e-6f)),
-      width_(weights_.rows()) {
+      width_(weights_.rows()),
+      norm_(node.constant(2, "norm")),
+      bias_(node.constant(3, "bias")) {
   const std::string name = node.text("activation", "none");
   if (name != "none") {
     activation_ = activation_of(node, name);
@@ -56,10 +61,10 @@ QuantMatMul::Inputs QuantMatMul::inputs(const Call& call) const {
     call.refuse("input x has shape " + shape_text(x.shape) + ", but the weights have " +
                 std::to_string(weights_.columns()) + " columns. Give rows of that length.");
   }
-  std::vector<int64_t> shape = x.shape;
+  Shape shape = x.shape;
   shape.back() = width_;
-  const auto optional = [&](size_t index, const char* name, const std::vector<int64_t>& wanted) -> const float* {
-    const Tensor tensor = call.optional_input(index, name);
+  const auto optional = [&](const Tensor& known, size_t index, const char* name, const Shape& wanted) -> const float* {
+    const Tensor tensor = call.optional_input(known, index, name);
     if (!tensor.present) return nullptr;
     if (tensor.shape != wanted) {
       call.refuse(std::string("input ") + name + " has shape " + shape_text(tensor.shape) + ". Give " +
@@ -69,90 +74,113 @@ QuantMatMul::Inputs QuantMatMul::inputs(const Call& call) const {
   };
   inputs.x = x.as<float>();
   inputs.rows = x.count / weights_.columns();
-  inputs.weights = weights_.data(call, 1);
-  inputs.norm = optional(2, "norm", {weights_.columns()});
-  inputs.bias = optional(3, "bias", {weights_.rows()});
-  inputs.residual = optional(4, "residual", shape);
+  inputs.weights = weights_.data(call);
+  inputs.norm = optional(norm_, 2, "norm", {weights_.columns()});
+  inputs.bias = optional(bias_, 3, "bias", {weights_.rows()});
+  inputs.residual = optional({}, 4, "residual", shape);
   inputs.y = call.output(0, "y", shape).as<float>();
   return inputs;
 }
 
-void QuantMatMul::prepare(const Call& call, Inputs& inputs, Scratch& scratch) const {
-  const int64_t columns = weights_.columns();
-  const float* x = inputs.x;
-  float* normalised = inputs.norm ? scratch.take(static_cast<size_t>(inputs.rows * columns)) : nullptr;
-  QuantRows& rounded = inputs.rounded;
-  if (!kernels_.exact) {
-    rounded.code_stride = static_cast<size_t>(weights_.groups() * weights_.form().group *
-                                              kernels_.activation_bytes(weights_.form().bits));
-    rounded.scale_stride = static_cast<size_t>(weights_.groups());
-    const auto rows = static_cast<size_t>(inputs.rows);
-    rounded.codes = reinterpret_cast<int8_t*>(scratch.take(rows * rounded.code_stride / sizeof(float)));
-    rounded.scales = reinterpret_cast<GroupScale*>(
-        scratch.take(rows * rounded.scale_stride * (sizeof(GroupScale) / sizeof(float))));
-  }
-  const int64_t at_once = std::max<int64_t>(1, kPrepareSize / columns);
+QuantPanel QuantMatMul::panel(const Inputs& inputs, int64_t row) const {
+  return {inputs.codes + row * inputs.code_bytes, inputs.scales + row * 2 * weights_.groups(),
+          kernels_.panel_rows(inputs.rows - row)};
+}
+
+void QuantMatMul::round(const Call& call, Inputs& inputs, Scratch& scratch) const {
+  const int64_t columns = weights_.columns(), most = kernels_.panel_rows(inputs.rows);
+  inputs.code_bytes = weights_.groups() * weights_.form().group * kernels_.activation_bytes(weights_.form().bits);
+  inputs.codes = reinterpret_cast<int8_t*>(
+      scratch.take(static_cast<size_t>(inputs.rows * inputs.code_bytes) / sizeof(float)));
+  inputs.scales = scratch.take(static_cast<size_t>(inputs.rows * 2 * weights_.groups()));
+  const int64_t at_once = std::max<int64_t>(1, kPrepareSize / (columns * most)) * most;
   call.parallel_for(static_cast<size_t>((inputs.rows + at_once - 1) / at_once), [&](size_t task) {
-    const int64_t first = static_cast<int64_t>(task) * at_once;
-    for (int64_t row = first; row < std::min(inputs.rows, first + at_once); ++row) {
-      const float* in = x + row * columns;
-      if (normalised) {
-        float* out = normalised + row * columns;
-        kernels_.rms_norm(in, inputs.norm, norm_epsilon_, out, static_cast<size_t>(columns));
-        in = out;
+    Scratch normal(inputs.norm ? Scratch::room(static_cast<size_t>(columns)) : 0);
+    float* const out = normal.take(0);
+    const int64_t first = static_cast<int64_t>(task) * at_once, last = std::min(inputs.rows, first + at_once);
+    for (int64_t row = first; row < last;) {
+      const QuantPanel into = panel(inputs, row);
+      for (int r = 0; r < into.rows; ++r) {
+        const float* in = inputs.x + (row + r) * columns;
+        if (inputs.norm) {
+          kernels_.rms_norm(in, inputs.norm, norm_epsilon_, out, static_cast<size_t>(columns));
+          in = out;
+        }
+        kernels_.quantise_row(weights_.form(), in, columns, into, r);
       }
-      if (kernels_.exact) continue;
-      const auto at = static_cast<size_t>(row);
-      kernels_.quantise_row(weights_.form(), in, columns, rounded.codes + at * rounded.code_stride,
-                            rounded.scales + at * rounded.scale_stride);
+      row += into.rows;
     }
   });
-  if (normalised) inputs.x = normalised;
 }
 
-void QuantMatMul::products(const Inputs& inputs, int64_t tile, int64_t first_row, int count, float* out) const {
-  const QuantTile weights = weights_.tile(inputs.weights, tile);
-  const auto row = static_cast<size_t>(first_row);
-  if (kernels_.exact) {
-    const auto columns = static_cast<size_t>(weights_.columns());
-    return kernels_.multiply_tile_exactly(weights, inputs.x + row * columns, columns, weights_.columns(), count, out);
-  }
-  QuantRows rows = inputs.rounded;
-  rows.codes += row * rows.code_stride;
-  rows.scales += row * rows.scale_stride;
-  kernels_.multiply_tile(weights, rows, count, out);
+void QuantMatMul::normalise(const Call& call, Inputs& inputs, Scratch& scratch) const {
+  if (!inputs.norm) return;
+  const int64_t columns = weights_.columns();
+  float* normal = scratch.take(static_cast<size_t>(inputs.rows * columns));
+  call.parallel_for(static_cast<size_t>(inputs.rows), [&](size_t task) {
+    const int64_t at = static_cast<int64_t>(task) * columns;
+    kernels_.rms_norm(inputs.x + at, inputs.norm, norm_epsilon_, normal + at, static_cast<size_t>(columns));
+  });
+  inputs.x = normal;
 }
 
-// A unit is a tile of y: one tile of weights, or with an activation the tile of gate and that of up.
+int QuantMatMul::tiles(const Inputs& inputs, int64_t unit, QuantTile* tile) const {
+  const int64_t first = activation_ ? unit : unit * kTilesAtOnce;
+  const int64_t second = activation_ ? unit + width_ / kTile : first + 1;
+  tile[0] = weights_.tile(inputs.weights, first);
+  if (second >= weights_.tiles()) return 1;
+  tile[1] = weights_.tile(inputs.weights, second);
+  return 2;
+}
+
 void QuantMatMul::multiply(const Inputs& inputs, int64_t unit, int64_t first_row, int64_t last_row) const {
-  alignas(64) float y[kTileProducts * kTile];
-  alignas(64) float up[kTileProducts * kTile];
-  for (int64_t row = first_row; row < last_row; row += kTileProducts) {
-    const int count = static_cast<int>(std::min<int64_t>(kTileProducts, last_row - row));
-    products(inputs, unit, row, count, y);
-    if (activation_) products(inputs, unit + width_ / kTile, row, count, up);
-    for (int r = 0; r < count; ++r) finish(inputs, unit, row + r, y + r * kTile, up + r * kTile);
+  QuantTile tile[kTilesAtOnce];
+  const int count = tiles(inputs, unit, tile);
+  const bool wide = last_row - first_row >= kManyRows && kernels_.expands(weights_.form());
+  const size_t wide_bytes = wide ? static_cast<size_t>(weights_.groups()) * weights_.form().expanded().group_bytes() : 0;
+  Scratch scratch(Scratch::room(count * wide_bytes / sizeof(float)));
+  if (wide) {
+    auto* bytes = reinterpret_cast<uint8_t*>(scratch.take(count * wide_bytes / sizeof(float)));
+    for (int t = 0; t < count; ++t) tile[t] = kernels_.expand(tile[t], bytes + t * wide_bytes);
+  }
+  alignas(64) float products[kTilesAtOnce * kMostRows * kTile];
+  for (int64_t row = first_row; row < last_row;) {
+    const QuantPanel of_rows = panel(inputs, row);
+    kernels_.multiply_tiles(tile, count, of_rows, products);
+    finish(inputs, unit, count, row, products, of_rows.rows);
+    row += of_rows.rows;
   }
 }
 
-void QuantMatMul::finish(const Inputs& inputs, int64_t unit, int64_t row, float* y, const float* up) const {
-  const int64_t first = unit * kTile;
-  const int count = static_cast<int>(std::min<int64_t>(kTile, width_ - first));
-  float added[kTile];
-  if (inputs.bias) {
-    for (int i = 0; i < count; ++i) y[i] += inputs.bias[first + i];
-    if (activation_) {
-      for (int i = 0; i < count; ++i) added[i] = up[i] + inputs.bias[width_ + first + i];
-      up = added;
+void QuantMatMul::multiply_exactly(const Inputs& inputs, int64_t unit, int64_t first_row, int64_t last_row) const {
+  QuantTile tile[kTilesAtOnce];
+  const int count = tiles(inputs, unit, tile);
+  const auto columns = static_cast<size_t>(weights_.columns());
+  alignas(64) float products[kTilesAtOnce * kMostRows * kTile];
+  for (int64_t row = first_row; row < last_row; row += kMostRows) {
+    const int rows = static_cast<int>(std::min<int64_t>(kMostRows, last_row - row));
+    for (int t = 0; t < count; ++t) {
+      kernels_.multiply_tile_exactly(tile[t], inputs.x + static_cast<size_t>(row) * columns, columns,
+                                     weights_.columns(), rows, products + t * rows * kTile);
     }
+    finish(inputs, unit, count, row, products, rows);
   }
-  if (activation_) kernels_.gated_activation(*activation_, y, up, y, kTile);
-  float* out = inputs.y + row * width_ + first;
-  if (inputs.residual) {
-    const float* residual = inputs.residual + row * width_ + first;
-    for (int i = 0; i < count; ++i) out[i] = y[i] + residual[i];
-  } else {
-    std::memcpy(out, y, static_cast<size_t>(count) * sizeof(float));
+}
+
+void QuantMatMul::finish(const Inputs& inputs, int64_t unit, int tiles, int64_t row, const float* products,
+                         int rows) const {
+  for (int t = 0; t < (activation_ ? 1 : tiles); ++t) {
+    const int64_t first = (activation_ ? unit : unit * kTilesAtOnce + t) * kTile, at = row * width_ + first;
+    Epilogue how{};
+    how.bias = inputs.bias ? inputs.bias + first : nullptr;
+    how.up_bias = inputs.bias && activation_ ? inputs.bias + width_ + first : nullptr;
+    how.residual = inputs.residual ? inputs.residual + at : nullptr;
+    how.out = inputs.y + at;
+    how.stride = width_;
+    how.count = static_cast<int>(std::min<int64_t>(kTile, width_ - first));
+    how.gated = activation_.has_value();
+    how.activation = activation_.value_or(Activation::kSilu);
+    kernels_.finish_rows(how, products + t * rows * kTile, products + rows * kTile, rows);
   }
 }
 
@@ -160,29 +188,38 @@ void QuantMatMul::compute(const Call& call) const {
   Inputs inputs = this->inputs(call);
   if (inputs.rows == 0) return;
   const auto rows = static_cast<size_t>(inputs.rows), groups = static_cast<size_t>(weights_.groups());
-  const size_t padded = groups * static_cast<size_t>(weights_.form().group);
-  const size_t code_floats = rows * padded * static_cast<size_t>(kernels_.activation_bytes(weights_.form().bits)) /
-                             sizeof(float);
-  Scratch scratch(Scratch::room(rows * static_cast<size_t>(weights_.columns())) + Scratch::room(code_floats) +
-                  Scratch::room(rows * groups * (sizeof(GroupScale) / sizeof(float))));
-  prepare(call, inputs, scratch);
+  const auto columns = static_cast<size_t>(weights_.columns());
+  // Codes take two bytes at most.
+  const size_t code_floats = groups * static_cast<size_t>(weights_.form().group) / 2;
+  const size_t floats = kernels_.exact ? Scratch::room(rows * columns)
+                                       : Scratch::room(rows * code_floats) + Scratch::room(rows * 2 * groups);
+  Scratch scratch(floats);
+  if (kernels_.exact) {
+    normalise(call, inputs, scratch);
+  } else {
+    round(call, inputs, scratch);
+  }
 
-  const int64_t units = (width_ + kTile - 1) / kTile;
+  const int64_t at_once = activation_ ? 1 : kTilesAtOnce;
+  const int64_t units = ((width_ + kTile - 1) / kTile + at_once - 1) / at_once;
   const int64_t row_blocks = (inputs.rows + kRowBlock - 1) / kRowBlock;
   const int64_t block_rows = std::min(inputs.rows, kRowBlock);
-  const int64_t tiles = activation_ ? 2 : 1;
-  const int64_t cost = tiles * (static_cast<int64_t>(weights_.tile_bytes()) +
-                                block_rows * weights_.columns() * kTile / kWorkPerByte);
-  const int64_t units_at_once =
+  const int64_t cost = kTilesAtOnce * (static_cast<int64_t>(weights_.tile_bytes()) +
+                                       block_rows * weights_.columns() * kTile / kWorkPerByte);
+  const int64_t units_a_task =
       std::max({int64_t{1}, kTaskCost / cost, (units * row_blocks + kMostTasks - 1) / kMostTasks});
-  const int64_t unit_blocks = (units + units_at_once - 1) / units_at_once;
+  const int64_t unit_blocks = (units + units_a_task - 1) / units_a_task;
   call.parallel_for(static_cast<size_t>(unit_blocks * row_blocks), [&](size_t task) {
     // Neighbouring tasks share weights rather than rows: weights are what does not fit the cache.
     const int64_t block = static_cast<int64_t>(task) % row_blocks;
-    const int64_t first = static_cast<int64_t>(task) / row_blocks * units_at_once;
+    const int64_t first = static_cast<int64_t>(task) / row_blocks * units_a_task;
     const int64_t last_row = std::min(inputs.rows, (block + 1) * kRowBlock);
-    for (int64_t unit = first; unit < std::min(units, first + units_at_once); ++unit) {
-      multiply(inputs, unit, block * kRowBlock, last_row);
+    for (int64_t unit = first; unit < std::min(units, first + units_a_task); ++unit) {
+      if (kernels_.exact) {
+        multiply_exactly(inputs, unit, block * kRowBlock, last_row);
+      } else {
+        multiply(inputs, unit, block * kRowBlock, last_row);
+      }
     }
   });
 }

@@ -25,17 +25,23 @@ class QuantMatMul {
   struct Inputs;
 
   Inputs inputs(const Call& call) const;
-  // The rows as products read them: normalised, and rounded to int8 unless products are to be exact.
-  void prepare(const Call& call, Inputs& inputs, Scratch& scratch) const;
-  void products(const Inputs& inputs, int64_t tile, int64_t first_row, int count, float* out) const;
+  // Rows as products read them, normalised: rounded to int8 in panels, or in float32 where products are exact.
+  void round(const Call& call, Inputs& inputs, Scratch& scratch) const;
+  void normalise(const Call& call, Inputs& inputs, Scratch& scratch) const;
+  QuantPanel panel(const Inputs& inputs, int64_t row) const;
+  // The tiles of a unit: two neighbours, or those of gate and up. Returns their number.
+  int tiles(const Inputs& inputs, int64_t unit, QuantTile* tile) const;
   void multiply(const Inputs& inputs, int64_t unit, int64_t first_row, int64_t last_row) const;
-  void finish(const Inputs& inputs, int64_t unit, int64_t row, float* y, const float* up) const;
+  void multiply_exactly(const Inputs& inputs, int64_t unit, int64_t first_row, int64_t last_row) const;
+  void finish(const Inputs& inputs, int64_t unit, int tiles, int64_t row, const float* products, int rows) const;
 
   QuantWeights weights_;
   const Kernels& kernels_;
   std::optional<Activation> activation_;
   float norm_epsilon_;
   int64_t width_;  // of y
+  Tensor norm_;    // norm and bias, where they are initialisers of the graph
+  Tensor bias_;
 };
 
 }  // namespace ortolan

@@ -35,15 +35,17 @@ QuantForm form_of(const NodeInfo& node) {
 
 }  // namespace
 
-QuantWeights::QuantWeights(const NodeInfo& node)
+QuantWeights::QuantWeights(const NodeInfo& node, size_t input)
     : rows_(size(node, "rows")),
       columns_(size(node, "columns")),
       form_(form_of(node)),
-      groups_((columns_ + form_.group - 1) / form_.group) {}
+      groups_((columns_ + form_.group - 1) / form_.group),
+      input_(input),
+      constant_(node.constant(input, "weights")) {}
 
-const uint8_t* QuantWeights::data(const Call& call, size_t index) const {
-  const Tensor weights = call.input(index, "weights");
-  const std::vector<int64_t> shape{tiles(), groups_, static_cast<int64_t>(form_.group_bytes())};
+const uint8_t* QuantWeights::data(const Call& call) const {
+  const Tensor weights = call.input(constant_, input_, "weights");
+  const Shape shape{tiles(), groups_, static_cast<int64_t>(form_.group_bytes())};
   if (weights.shape != shape) {
     call.refuse("input weights has shape " + shape_text(weights.shape) + ", but the attributes ask for " +
                 shape_text(shape) + ".");

@@ -17,7 +17,7 @@ SampleInputs::SampleInputs(const Call& call) {
                 std::to_string(kSettings) + "] for up to " + std::to_string(logits.shape[0]) + " rows of logits.");
   }
   rows_ = settings.shape[0];
-  if (numbers.shape != std::vector<int64_t>{rows_, kNumbers}) {
+  if (numbers.shape != Shape{rows_, kNumbers}) {
     call.refuse("input numbers has shape " + shape_text(numbers.shape) + ", not " +
                 shape_text({rows_, kNumbers}) + ".");
   }

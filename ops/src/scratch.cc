@@ -12,29 +12,26 @@ constexpr std::align_val_t kAlignment{64};
 void Scratch::Free::operator()(float* memory) const { ::operator delete(memory, kAlignment); }
 
 Scratch::Pool& Scratch::pool() {
-  static Pool pool;
+  static thread_local Pool pool;
   return pool;
 }
 
 Scratch::Scratch(size_t floats) {
-  {
-    const std::lock_guard<std::mutex> lock(pool().mutex);
-    std::vector<Buffer>& buffers = pool().buffers;
-    // The smallest that is large enough, else the largest, which then grows.
-    size_t best = buffers.size();
-    for (size_t i = 0; i < buffers.size(); ++i) {
-      if (best == buffers.size()) {
-        best = i;
-        continue;
-      }
-      const size_t have = buffers[i].floats, chosen = buffers[best].floats;
-      const bool better = chosen >= floats ? have >= floats && have < chosen : have > chosen;
-      if (better) best = i;
+  Pool& buffers = pool();
+  // The smallest that is large enough, else the largest, which then grows.
+  size_t best = buffers.size();
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    if (best == buffers.size()) {
+      best = i;
+      continue;
     }
-    if (best < buffers.size()) {
-      buffer_ = std::move(buffers[best]);
-      buffers.erase(buffers.begin() + static_cast<std::ptrdiff_t>(best));
-    }
+    const size_t have = buffers[i].floats, chosen = buffers[best].floats;
+    const bool better = chosen >= floats ? have >= floats && have < chosen : have > chosen;
+    if (better) best = i;
+  }
+  if (best < buffers.size()) {
+    buffer_ = std::move(buffers[best]);
+    buffers.erase(buffers.begin() + static_cast<std::ptrdiff_t>(best));
   }
   if (buffer_.floats < floats) {
     buffer_ = Buffer{};
@@ -45,8 +42,7 @@ Scratch::Scratch(size_t floats) {
 
 Scratch::~Scratch() {
   try {
-    const std::lock_guard<std::mutex> lock(pool().mutex);
-    pool().buffers.push_back(std::move(buffer_));
+    pool().push_back(std::move(buffer_));
   } catch (const std::bad_alloc&) {
     // No room to remember the buffer: it is freed instead.
   }

@@ -1,15 +1,14 @@
-// Memory for a kernel's intermediate results, borrowed from a pool that all sessions share.
+// Memory for a kernel's intermediate results, borrowed from a pool of the thread's own.
 #pragma once
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 namespace ortolan {
 
-// A borrowed buffer of floats, not cleared, aligned to 64 bytes; it goes back to the pool when destroyed. The pool
-// keeps what it once allocated: after the largest step memory stays flat.
+// A borrowed buffer of floats, not cleared, aligned to 64 bytes; it goes back to the pool when destroyed, by the thread
+// that borrowed it. A thread keeps what it once allocated: after the largest step memory stays flat.
 class Scratch {
  public:
   explicit Scratch(size_t floats);
@@ -30,10 +29,7 @@ class Scratch {
     std::unique_ptr<float, Free> memory;
     size_t floats = 0;
   };
-  struct Pool {
-    std::mutex mutex;
-    std::vector<Buffer> buffers;
-  };
+  using Pool = std::vector<Buffer>;
   static Pool& pool();
 
   Buffer buffer_;

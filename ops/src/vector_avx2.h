@@ -68,15 +68,41 @@ inline float maximum(F x) {
   s = _mm_max_ps(s, _mm_movehl_ps(s, s));
   return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
-// out[i] = sum of the lanes of x[i].
-inline void sum8(const F* x, float* out) {
-  const F a = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
-  const F b = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
-  store(out, add(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
+// Of each four lanes i to i + 3 the sums (x[i] + x[i + 2]) + (x[i + 1] + x[i + 3]): those of a, b, c and d side by side.
+inline F quarter_sums(F a, F b, F c, F d) {
+  const F ab = add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+  const F cd = add(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+  return add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+}
+// From quarter sums x[i] of vectors 4i to 4i + 3: the sum of every vector, quarters added in neighbouring pairs.
+inline F vector_sums(const F* x) {
+  return add(_mm256_permute2f128_ps(x[0], x[1], 0x20), _mm256_permute2f128_ps(x[0], x[1], 0x31));
+}
+// Eight rows of 8 become columns.
+inline void transpose(F* x) {
+  F y[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    y[2 * i] = _mm256_unpacklo_ps(x[2 * i], x[2 * i + 1]);
+    y[2 * i + 1] = _mm256_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    x[i] = _mm256_shuffle_ps(y[i], y[i + 2], 0x44);
+    x[i + 1] = _mm256_shuffle_ps(y[i], y[i + 2], 0xee);
+    x[i + 2] = _mm256_shuffle_ps(y[i + 1], y[i + 3], 0x44);
+    x[i + 3] = _mm256_shuffle_ps(y[i + 1], y[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    y[j] = _mm256_permute2f128_ps(x[j], x[4 + j], 0x20);
+    y[4 + j] = _mm256_permute2f128_ps(x[j], x[4 + j], 0x31);
+  }
+  for (int i = 0; i < 8; ++i) x[i] = y[i];
 }
 
-
 inline I load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline void store_bytes(uint8_t* p, I x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x); }
 inline I spread(int32_t x) { return _mm256_set1_epi32(x); }
 inline I low_nibbles(I x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 inline I high_nibbles(I x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }

@@ -52,27 +52,56 @@ inline F load_half(const uint16_t* p) {
 inline void store_half(uint16_t* p, F x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
-// Lanes 0-7 plus lanes 8-15.
-inline __m256 fold(F x) { return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)); }
 inline float sum(F x) {
-  const __m256 y = fold(x);
+  const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
   s = _mm_add_ps(s, _mm_movehl_ps(s, s));
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 inline float maximum(F x) { return _mm512_reduce_max_ps(x); }
-// out[i] = sum of the lanes of x[i].
-inline void sum8(const F* x, float* out) {
-  __m256 y[8];
+// Of each four lanes i to i + 3 the sums (x[i] + x[i + 2]) + (x[i + 1] + x[i + 3]): those of a, b, c and d side by side.
+inline F quarter_sums(F a, F b, F c, F d) {
+  const F ab = add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const F cd = add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  return add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+}
+// From quarter sums x[i] of vectors 4i to 4i + 3: the sum of every vector, quarters added in neighbouring pairs.
+inline F vector_sums(const F* x) {
+  const F front = add(_mm512_shuffle_f32x4(x[0], x[1], 0x88), _mm512_shuffle_f32x4(x[0], x[1], 0xdd));
+  const F back = add(_mm512_shuffle_f32x4(x[2], x[3], 0x88), _mm512_shuffle_f32x4(x[2], x[3], 0xdd));
+  return add(_mm512_shuffle_f32x4(front, back, 0x88), _mm512_shuffle_f32x4(front, back, 0xdd));
+}
+// Sixteen rows of 16 become columns.
+inline void transpose(F* x) {
+  F y[16];
 #pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) y[i] = fold(x[i]);
-  const __m256 a = _mm256_hadd_ps(_mm256_hadd_ps(y[0], y[1]), _mm256_hadd_ps(y[2], y[3]));
-  const __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(y[4], y[5]), _mm256_hadd_ps(y[6], y[7]));
-  _mm256_storeu_ps(out, _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
+  for (int i = 0; i < 8; ++i) {
+    y[2 * i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]);
+    y[2 * i + 1] = _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    x[i] = _mm512_shuffle_ps(y[i], y[i + 2], 0x44);
+    x[i + 1] = _mm512_shuffle_ps(y[i], y[i + 2], 0xee);
+    x[i + 2] = _mm512_shuffle_ps(y[i + 1], y[i + 3], 0x44);
+    x[i + 3] = _mm512_shuffle_ps(y[i + 1], y[i + 3], 0xee);
+  }
+  // Now lane group g of x[4i + j] is column 4g + j of rows 4i to 4i + 3.
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const F even = _mm512_shuffle_f32x4(x[j], x[4 + j], 0x88), odd = _mm512_shuffle_f32x4(x[j], x[4 + j], 0xdd);
+    const F even2 = _mm512_shuffle_f32x4(x[8 + j], x[12 + j], 0x88),
+            odd2 = _mm512_shuffle_f32x4(x[8 + j], x[12 + j], 0xdd);
+    y[j] = _mm512_shuffle_f32x4(even, even2, 0x88);
+    y[8 + j] = _mm512_shuffle_f32x4(even, even2, 0xdd);
+    y[4 + j] = _mm512_shuffle_f32x4(odd, odd2, 0x88);
+    y[12 + j] = _mm512_shuffle_f32x4(odd, odd2, 0xdd);
+  }
+  for (int i = 0; i < 16; ++i) x[i] = y[i];
 }
 
-
 inline I load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+inline void store_bytes(uint8_t* p, I x) { _mm512_storeu_si512(p, x); }
 inline I spread(int32_t x) { return _mm512_set1_epi32(x); }
 inline I low_nibbles(I x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 inline I high_nibbles(I x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }

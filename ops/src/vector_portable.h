@@ -123,17 +123,27 @@ inline float maximum(F x) {
   const float b = x[1] > x[3] ? x[1] : x[3];
   return a > b ? a : b;
 }
-// out[i] = sum of the lanes of x[i].
-inline void sum8(const F* x, float* out) {
-  for (int i = 0; i < 8; ++i) out[i] = sum(x[i]);
+// The sums (x[0] + x[2]) + (x[1] + x[3]) of a, b, c and d side by side.
+inline F quarter_sums(F a, F b, F c, F d) { return F{sum(a), sum(b), sum(c), sum(d)}; }
+// From quarter sums of vectors 0 to 3: the sum of every vector.
+inline F vector_sums(const F* x) { return x[0]; }
+// Four rows of 4 become columns.
+inline void transpose(F* x) {
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float kept = x[i][j];
+      x[i][j] = x[j][i];
+      x[j][i] = kept;
+    }
+  }
 }
-
 
 inline I load_bytes(const uint8_t* p) {
   I x;
   std::memcpy(&x, p, sizeof x);
   return x;
 }
+inline void store_bytes(uint8_t* p, I x) { std::memcpy(p, &x, sizeof x); }
 inline I spread(int32_t x) { return I{x, x, x, x}; }
 inline I low_nibbles(I x) { return x & spread(0x0f0f0f0f); }
 inline I high_nibbles(I x) { return (x >> 4) & spread(0x0f0f0f0f); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,8 @@ class CpuExecutor(Executor):
         self._logits = np.empty((0, vocab_size), np.float32)
         self._rows = 0
         self._sampler = sampler
+        self._bound: dict[str, np.ndarray[Any, Any]] = {}
+        self._bound_rows = -1
 
     def _check_names(self, outputs: set[str], variant: Variant) -> None:
         """Raise BundleDamaged unless the graph has the inputs and outputs that a step binds."""
@@ -94,12 +97,9 @@ class CpuExecutor(Executor):
         if self._session is None:
             raise EngineDied("The executor was closed.")
         rows = len(inputs.logit_rows)
-        if rows > len(self._logits):
-            self._logits = np.empty((rows, self.vocab_size), np.float32)
-        for name, array in self._named(inputs):
-            if name in self._inputs:
-                self._binding.bind_cpu_input(name, array)
-        self._binding.bind_output(_LOGITS, "cpu", 0, np.float32, (rows, self.vocab_size), self._logits.ctypes.data)
+        self._bind_inputs(inputs)
+        if rows != self._bound_rows:
+            self._bind_logits(rows)
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
@@ -115,6 +115,21 @@ class CpuExecutor(Executor):
 
     def sample(self, inputs: SampleInputs) -> SampleOutputs:
         return self._sampler.run(self._logits, inputs)
+
+    def _bind_inputs(self, inputs: StepInputs) -> None:
+        """Bind the arrays of a step, but those that are the very arrays of the step before."""
+        bound = self._bound
+        for name, array in self._named(inputs):
+            if bound.get(name) is not array and name in self._inputs:
+                self._binding.bind_cpu_input(name, array)
+                bound[name] = array
+
+    def _bind_logits(self, rows: int) -> None:
+        """Let the graph write its logits to the first rows of the buffer, which grows to the most rows seen."""
+        if rows > len(self._logits):
+            self._logits = np.empty((rows, self.vocab_size), np.float32)
+        self._binding.bind_output(_LOGITS, "cpu", 0, np.float32, (rows, self.vocab_size), self._logits.ctypes.data)
+        self._bound_rows = rows
 
     def _named(self, inputs: StepInputs) -> list[tuple[str, np.ndarray[Any, Any]]]:
         """The arrays of a step with their graph input names."""
@@ -175,7 +190,10 @@ def _session(bundle: Bundle, variant: Variant, name: str, config: EngineConfig) 
     # Threads spin while a step runs and sleep between steps, when the server's process needs the cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.path))
-    register(options, config.kernels)
+    if config.profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = f"{config.profile}-{PurePath(name).stem}"
+    register(options, config.kernels, config.activations)
     graph = bundle.read_graph(variant, name)
     try:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

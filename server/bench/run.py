@@ -12,6 +12,7 @@ from rtcore.command import Command
 from rtcore.config import EngineConfig
 from rtcore.machine import available_cores
 from server.bench.sizes import PREFILL_TOKENS, ROUNDS, SEQUENCES
+from server.commands.options import add_activations_flag
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +20,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", help="precision to measure; the bundle's default if not given")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds to measure (default {ROUNDS})")
     parser.add_argument("--threads", type=int, help="threads; all cores of this process if not given")
+    add_activations_flag(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -31,7 +33,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.rounds < 1:
         raise ConfigError(f"--rounds is {arguments.rounds}; it must be at least 1.", param="rounds")
     threads = available_cores() if arguments.threads is None else arguments.threads
-    config = EngineConfig(precision=arguments.precision, threads=threads, check="full")
+    config = EngineConfig(
+        precision=arguments.precision, threads=threads, check="full", activations=arguments.activations
+    )
     samples, sizes, manifest, variant = measure(arguments.bundle, config, arguments.rounds)
     ceilings = measure_apart(threads)
     rows = figures(samples, sizes, Floors(manifest, variant, ceilings))

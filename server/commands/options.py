@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, get_args
 if TYPE_CHECKING:
     from rtcore import LLM, SamplingParams
 
-_ENGINE_FLAGS = ("precision", "threads", "kernels", "check", "speculation", "max_drafts", "draft_bundle")
+_ENGINE_FLAGS = (
+    "precision",
+    "threads",
+    "kernels",
+    "activations",
+    "check",
+    "speculation",
+    "max_drafts",
+    "draft_bundle",
+)
 _SAMPLING_FLAGS = (
     "n",
     "max_tokens",
@@ -62,6 +71,17 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         choices=("full", "sizes"),
         default="full",
         help="full hashes the bundle before it runs, sizes is quicker and compares sizes only (default: full)",
+    )
+    add_activations_flag(group)
+
+
+def add_activations_flag(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Whether products with quantised weights round their input."""
+    parser.add_argument(
+        "--activations",
+        choices=("int8", "float32"),
+        default="int8",
+        help="what products with quantised weights round their input to; float32 is exact and slow (default: int8)",
     )
 
 

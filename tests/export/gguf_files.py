@@ -18,17 +18,17 @@ def write_gguf(
     path: Path,
     architecture: str,
     metadata: Mapping[str, Any],
-    tensors: Mapping[str, tuple[NDArray[np.float32], str]],
+    tensors: Mapping[str, tuple[NDArray[np.float32] | NDArray[np.uint8], str]],
 ) -> Path:
     """metadata: keys without the architecture's prefix, or with a dot-path of their own (tokenizer.*, general.*);
-    tensors: float arrays and the type in which they are stored."""
+    tensors: float arrays and the type in which they are stored, or bytes that are of that type already."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in metadata.items():
         full = key if key.startswith(("tokenizer.", "general.", "split.")) else f"{architecture}.{key}"
         _add(writer, full, value)
     for name, (array, kind) in tensors.items():
         form = gguf.GGMLQuantizationType[kind]
-        stored = gguf.quantize(array, form)
+        stored = array if array.dtype == np.uint8 else gguf.quantize(array, form)
         writer.add_tensor(name, stored, raw_dtype=form)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

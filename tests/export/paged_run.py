@@ -33,10 +33,10 @@ class PagedRun:
     """One session and its caches; sequences are named and get blocks, in an order that is not theirs, as they
     grow."""
 
-    def __init__(self, lowered: LoweredModel, path: Path) -> None:
+    def __init__(self, lowered: LoweredModel, path: Path, activations: str = "int8") -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        register(options)
+        register(options, activations=activations)
         self.session = onnxruntime.InferenceSession(
             save(lowered, path), options, providers=["CPUExecutionProvider"]
         )

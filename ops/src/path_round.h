@@ -1,0 +1,84 @@
+// Rounding activations to int8 in panels of rows, over a path's vectors.
+// Included after path_elementwise.h and one dot_*.h.
+#pragma once
+
+#include "kernels.h"
+
+namespace ortolan {
+namespace {
+
+using simd::I;
+
+// Rows whose sums fit the registers beside a block of codes.
+constexpr int kPanelMost = kWidth == 16 ? 8 : 4;
+// A group below this is rounded to zeros: the reciprocal of its step would overflow.
+constexpr float kSmallestActivation = 1e-30f;
+
+int bytes_of_activation(int bits) { return activation_bytes(bits); }
+
+int panel_rows(int64_t rows) { return rows >= kPanelMost ? kPanelMost : rows >= 4 ? 4 : rows >= 2 ? 2 : 1; }
+
+// The quads of one group into a panel. With two bytes a code they become words, of each quad the even two before the
+// odd two, as dot_pairs.h reads them.
+template <int kBytes>
+inline void spread_quads(const int8_t* codes, int count, int rows, int8_t* out) {
+  for (int i = 0; i < count; i += 4, out += static_cast<ptrdiff_t>(rows) * 4 * kBytes) {
+    if constexpr (kBytes == 1) {
+      __builtin_memcpy(out, codes + i, 4);
+    } else {
+      const int16_t words[4] = {codes[i], codes[i + 2], codes[i + 1], codes[i + 3]};
+      __builtin_memcpy(out, words, sizeof words);
+    }
+  }
+}
+
+void quantise_row(const QuantForm& form, const float* x, int64_t columns, const QuantPanel& panel, int row) {
+  const int bytes = activation_bytes(form.bits);
+  const int32_t zero = 1 << (form.bits - 1);
+  int8_t* out = panel.codes + row * 4 * bytes;
+  float* scales = panel.scales + row;
+  alignas(64) float padded[kMaximumGroup];
+  alignas(64) int8_t codes[kMaximumGroup];
+  for (int64_t first = 0; first < columns; first += form.group) {
+    const float* in = x + first;
+    if (columns - first < form.group) {
+      for (int64_t i = 0; i < form.group; ++i) padded[i] = first + i < columns ? in[i] : 0.0f;
+      in = padded;
+    }
+    F top = simd::zero(), poison = simd::zero();
+    for (int i = 0; i < form.group; i += kWidth) {
+      const F v = simd::load(in + i);
+      top = simd::max(top, simd::abs(v));
+      poison = simd::add(poison, simd::sub(v, v));
+    }
+    const float largest = simd::maximum(top);
+    const bool counts = largest >= kSmallestActivation;
+    const F inverse = simd::set1(counts ? 127.0f / largest : 0.0f);
+    I total = simd::spread(0);
+    for (int i = 0; i < form.group; i += kWidth) {
+      const I code = simd::to_int(simd::mul(simd::load(in + i), inverse));
+      total = simd::add_int(total, code);
+      simd::store_int8(codes + i, code);
+    }
+    if (bytes == 1) {
+      spread_quads<1>(codes, form.group, panel.rows, out);
+    } else {
+      spread_quads<2>(codes, form.group, panel.rows, out);
+    }
+    out += form.group * bytes * panel.rows;
+    // The sum of x - x is 0, or NaN where x holds infinities or NaN: then the row's products are NaN too.
+    const float scale = (counts ? largest / 127.0f : 0.0f) + simd::sum(poison);
+    const float sum = simd::sum(simd::to_float(total));
+    scales[0] = scale;
+    if (form.minima) {
+      scales[panel.rows] = scale * sum;
+    } else {
+      const int32_t offset = -zero * static_cast<int32_t>(sum);
+      __builtin_memcpy(scales + panel.rows, &offset, sizeof offset);
+    }
+    scales += 2 * panel.rows;
+  }
+}
+
+}  // namespace
+}  // namespace ortolan
