@@ -86,6 +86,8 @@ class Call {
   // An output that must lie in the memory of `source`, so that nothing is copied.
   void in_place(size_t index, const char* name, const Tensor& source) const;
   [[noreturn]] void refuse(const std::string& problem) const;
+  // The stream that a GPU provider's kernels are launched on.
+  void* stream() const;
 
   // Runs body(i) for i in [0, total) on ORT's thread pool, each index taken by the next free thread. The first
   // exception is thrown again here, after all have ended.
