@@ -34,6 +34,7 @@ class QuantisedWeight(StoredTensor):
 
     layout = LAYOUT
     dtype = np.dtype(np.uint8)
+    shape: tuple[int, ...]
 
     def __init__(self, source: RowSource, form: QuantForm) -> None:
         if len(source.shape) != 2:
@@ -61,7 +62,7 @@ class QuantisedWeight(StoredTensor):
             "group": form.group,
             "minima": int(form.minima),
             "scales": form.scales,
-            "layout": LAYOUT,
+            "layout": self.layout,
         }
 
     def codes(self, start: int, stop: int) -> Codes:

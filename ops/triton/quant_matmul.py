@@ -132,7 +132,20 @@ def quant_row_kernel(
     if ACTIVATION != 0:
         rows = at + width
         up = _products(
-            x, words, scales, rows, inside, columns, groups, row_bytes, BITS, GROUP, MINIMA, PACKED, BLOCK_N, BLOCK_W
+            x,
+            words,
+            scales,
+            rows,
+            inside,
+            columns,
+            groups,
+            row_bytes,
+            BITS,
+            GROUP,
+            MINIMA,
+            PACKED,
+            BLOCK_N,
+            BLOCK_W,
         )
         if HAS_BIAS:
             up += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)

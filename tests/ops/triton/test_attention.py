@@ -37,7 +37,9 @@ def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, torch.Ten
     given |= {name: tensor(arrays[name], device, dtype) for name in ("q", "k", "v") if name in arrays}
     k_cache, v_cache = (tensor(arrays[name], device, dtype) for name in ("k_cache", "v_cache"))
     none = torch.zeros(1, device=device)
-    extra = {name: tensor(arrays[name], device) for name in ("rope_table", "q_norm", "k_norm", "sinks") if name in arrays}
+    extra = {
+        name: tensor(arrays[name], device) for name in ("rope_table", "q_norm", "k_norm", "sinks") if name in arrays
+    }
     tokens = len(arrays["q"])
     heads, kv_heads = shape.heads, shape.kv_heads
     q = given["q"]
@@ -65,7 +67,12 @@ def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, torch.Ten
     flags = {
         "HAS_SINKS": int(shape.sinks), "HAS_WINDOW": int(shape.window > 0), "BLOCK_N": 16,
     }  # fmt: skip
-    scores = {"BLOCK_SIZE": shape.block_size, "HAS_SOFTCAP": int(shape.softcap > 0), "BLOCK_D": block, "BLOCK_V": block}
+    scores = {
+        "BLOCK_SIZE": shape.block_size,
+        "HAS_SOFTCAP": int(shape.softcap > 0),
+        "BLOCK_D": block,
+        "BLOCK_V": block,
+    }
     sinks = extra.get("sinks", none)
     floats = (shape.scale, shape.softcap, shape.window)
     if rows:
