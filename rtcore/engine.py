@@ -7,13 +7,12 @@ import secrets
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from ops.errors import DeadlineExceeded, EngineDied, EngineError, EngineUnavailable, InvalidRequest, OrtolanError
 from rtcore.admission import Admission
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
-from rtcore.decoding.sampler import Sampler, SamplingRows
+from rtcore.decoding.hooks import Hooks
+from rtcore.decoding.stage import DecodingStage, Drawn
 from rtcore.executor.base import Executor
 from rtcore.executor.registry import load_executor
 from rtcore.failure import failure_of
@@ -94,7 +93,8 @@ class Engine:
         self._batch = BatchBuilder(
             max_tokens=config.max_step_tokens, block_size=executor.block_size, tables=self._blocks.tables
         )
-        self._sampler = Sampler()
+        self._hooks = Hooks(self.vocab_size)
+        self._decoding = DecodingStage(executor, self._hooks)
         self._check_every_step = config.debug_invariants
         self._stop_ids = frozenset(manifest.text.stop_ids)
         self._live: dict[str, Sequence] = {}
@@ -133,6 +133,7 @@ class Engine:
         seed = secrets.randbits(64) if request.params.seed is None else request.params.seed & _SEED_MASK
         chain = self._blocks.new_chain(CacheKey(self.manifest.version, salt=request.cache_salt))
         sequence = Sequence.create(request, chain, self._number, seed, self._stop_ids, self._clock())
+        self._hooks.attach(sequence)
         self._number += 1
         self._live[request.id] = sequence
         self._scheduler.add(sequence)
@@ -220,7 +221,7 @@ class Engine:
             works = parts.pop()
             error = self._try(works, deltas)
             if error is not None and len(works) == 1 and works[0].tokens > 1:
-                works = [Work(works[0].sequence, works[0].tokens // 2, works[0].reserved, False)]
+                works = [_less(works[0])]
                 error = self._try(works, deltas)
             if error is None:
                 continue
@@ -248,11 +249,11 @@ class Engine:
 
         A failure of any kind counts, not only the typed ones: one request must not end all others.
         """
-        sampling = [work.sequence for work in works if work.samples]
         began = self._clock()
         try:
-            logits = self._executor.run(self._batch.build(works))
-            ids, valid = self._sampler.sample(logits[: len(sampling)], _sampling_rows(sampling))
+            rows = self._decoding.begin(works)
+            self._executor.run(self._batch.build(works))
+            drawn = self._decoding.finish(rows)
         except EngineError as error:
             return error
         except Exception as error:
@@ -262,32 +263,48 @@ class Engine:
         self._steps += 1
         self._lone_failures = 0
         for work in works:
-            if work.sequence.computed < work.sequence.prompt_length or work.tokens > 1:
+            if work.sequence.computed < work.sequence.prompt_length or work.tokens > 1 + len(work.drafts):
                 self._prefilled += work.tokens
-        for sequence, sound in zip(sampling, valid.tolist(), strict=True):
-            if not sound:
-                self._scheduler.distrust(sequence)
+        for one in drawn:
+            if one.failure is not None:
+                self._scheduler.distrust(one.sequence)
+            for token in one.tokens[:-1]:
+                one.sequence.append(token)
         self._scheduler.commit(works)
-        for sequence, token, sound in zip(sampling, ids.tolist(), valid.tolist(), strict=True):
-            self._append(sequence, token, sound, deltas)
+        for one in drawn:
+            self._give_out(one, deltas)
         return None
 
-    def _append(self, sequence: Sequence, token: int, sound: bool, deltas: list[TokenDelta]) -> None:
-        """Give a drawn token out and end the sequence if it is the last; not sound: its logits were no numbers."""
-        if not sound:
-            error = EngineError(
-                "The model gave no usable logits for this request.", why="They hold NaN or infinity.", remedy=""
+    def _give_out(self, drawn: Drawn, deltas: list[TokenDelta]) -> None:
+        """Send what a step gave a sequence, and end the sequence if its newest token is the last."""
+        sequence = drawn.sequence
+        if drawn.failure is not None:
+            self._finish(sequence, "error", deltas, drawn.failure)
+            return
+        sequence.decoding.prompt_scored += len(drawn.prompt_logprobs)
+        reason: FinishReason | None = None
+        stop: int | str | None = None
+        if drawn.tokens:
+            reason = sequence.append(drawn.tokens[-1])
+            self._generated += len(drawn.tokens)
+            if reason == "stop":
+                stop = sequence.stop_reason(drawn.tokens[-1])
+            elif drawn.stop is not None:
+                reason, stop = "stop", drawn.stop
+        elif not drawn.prompt_logprobs:
+            return
+        if reason is not None:
+            self._forget(sequence, reason)
+        deltas.append(
+            TokenDelta(
+                sequence.request.id,
+                drawn.tokens,
+                reason,
+                stop,
+                logprobs=drawn.logprobs,
+                prompt_logprobs=drawn.prompt_logprobs,
             )
-            self._finish(sequence, "error", deltas, error)
-            return
-        reason = sequence.append(token)
-        self._generated += 1
-        if reason is None:
-            deltas.append(TokenDelta(sequence.request.id, [token]))
-            return
-        self._forget(sequence, reason)
-        stop = sequence.stop_reason(token) if reason == "stop" else None
-        deltas.append(TokenDelta(sequence.request.id, [token], reason, stop))
+        )
 
     def _finish(
         self, sequence: Sequence, reason: FinishReason, deltas: list[TokenDelta], error: OrtolanError | None = None
@@ -354,12 +371,8 @@ def _too_late(sequence: Sequence) -> DeadlineExceeded:
     return DeadlineExceeded("The request took longer than it may.", why=f"It allows {request.timeout:g} s.")
 
 
-def _sampling_rows(sequences: list[Sequence]) -> SamplingRows:
-    """The parameters of sequences whose next token is drawn, one row each."""
-    return SamplingRows(
-        temperature=np.array([sequence.temperature for sequence in sequences], np.float64),
-        top_k=np.array([sequence.top_k for sequence in sequences], np.int32),
-        top_p=np.array([sequence.top_p for sequence in sequences], np.float64),
-        seeds=np.array([sequence.seed for sequence in sequences], np.uint64),
-        positions=np.array([sequence.length for sequence in sequences], np.uint64),
-    )
+def _less(work: Work) -> Work:
+    """A smaller part of a work that fails alone: without its drafts, or half of its tokens."""
+    if work.drafts:
+        return Work(work.sequence, work.tokens - len(work.drafts), work.reserved, work.samples)
+    return Work(work.sequence, work.tokens // 2, work.reserved, False)

@@ -54,15 +54,32 @@ class EngineFailure(msgspec.Struct, frozen=True):
     retry_after: float | None = None
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """How likely a token was in its place, by the model's own distribution.
+
+    rank: 1 for the likeliest, and one more for each token that is likelier. top_ids, top_logprobs: the likeliest
+    tokens, the first one first, as many as were asked for; the token itself need not be among them.
+    """
+
+    logprob: float
+    rank: int
+    top_ids: list[int] = []
+    top_logprobs: list[float] = []
+
+
 class TokenDelta(msgspec.Struct, frozen=True):
     """New tokens of one request; the last delta carries `finish_reason`.
 
-    stop_reason: the stop id that ended the sequence, if one of `params.stop_token_ids` did. A stop id is the
-    last of `token_ids`. failure: set when finish_reason is error.
+    stop_reason: the stop id that ended the sequence, if one of `params.stop_token_ids` did, or what a stop rule of
+    the user's own says. A stop id is the last of `token_ids`. failure: set when finish_reason is error. logprobs:
+    one for each of token_ids where they were asked for, else empty. prompt_logprobs: of the prompt's next tokens;
+    the first delta with any begins with the prompt's second token, since the first follows on nothing.
     """
 
     id: str
     token_ids: list[int]
     finish_reason: FinishReason | None = None
-    stop_reason: int | None = None
+    stop_reason: int | str | None = None
     failure: EngineFailure | None = None
+    logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []

@@ -9,8 +9,10 @@ import numpy as np
 from ops.errors import BundleDamaged, EngineDied, EngineError, MissingExtra
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
-from rtcore.executor.base import Executor, Float32, Int32, Payload, StepInputs
+from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
 from rtcore.executor.cache_memory import CacheMemory, choose_blocks
+from rtcore.executor.cpu_sample import CpuSampler
+from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
 from rtcore.machine import available_cores
 from rtcore.manifest import Variant
 
@@ -52,6 +54,8 @@ class CpuExecutor(Executor):
         self._binding = session.io_binding()
         self._bind_cache(variant)
         self._logits = np.empty((0, vocab_size), np.float32)
+        self._rows = 0
+        self._sampler = CpuSampler()
 
     def _check_names(self, outputs: set[str], variant: Variant) -> None:
         """Raise BundleDamaged unless the graph has the inputs and outputs that a step binds."""
@@ -76,7 +80,7 @@ class CpuExecutor(Executor):
             self._binding.bind_ortvalue_input(tensor.name, value)
             self._binding.bind_ortvalue_output(tensor.output, value)
 
-    def run(self, inputs: StepInputs) -> Float32:
+    def run(self, inputs: StepInputs) -> None:
         if self._session is None:
             raise EngineDied("The executor was closed.")
         rows = len(inputs.logit_rows)
@@ -91,7 +95,16 @@ class CpuExecutor(Executor):
         except Exception as error:
             # ONNX Runtime raises a class of its own for each status, without a common root but Exception.
             raise EngineError("A step failed in ONNX Runtime.", why=str(error)) from error
-        return self._logits[:rows]
+        self._rows = rows
+
+    def logits(self) -> Float32:
+        return self._logits[: self._rows]
+
+    def put_logits(self, rows: Int64, logits: Float32) -> None:
+        self._logits[rows] = logits
+
+    def sample(self, inputs: SampleInputs) -> SampleOutputs:
+        return self._sampler.run(self._logits, inputs)
 
     def _named(self, inputs: StepInputs) -> list[tuple[str, np.ndarray[Any, Any]]]:
         """The arrays of a step with their graph input names."""

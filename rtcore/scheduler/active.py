@@ -90,11 +90,12 @@ class ActiveSet:
         size = self._blocks.block_size
         for work in works:
             sequence = work.sequence
-            tokens = work.tokens
+            tokens = work.tokens - len(work.drafts) + work.accepted
+            filled = sequence.computed % size + tokens >= size
             sequence.computed += tokens
-            if tokens == 1 and sequence.computed % size and sequence.frontier is None:
+            prefilled = (tokens > 1 and not work.drafts) or sequence.frontier is not None
+            if not (filled or prefilled):
                 continue
-            prefilled = tokens > 1 or sequence.frontier is not None
             complete = sequence.computed == sequence.length
             self._blocks.commit(held(sequence), sequence.tokens[: sequence.computed], tail=prefilled and complete)
             self._charge(sequence)
