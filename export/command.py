@@ -41,8 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--precision",
         default="int8",
         metavar="LIST",
-        help="precisions to export, separated by commas: int8, int4; fp32 and native, which keeps the codes of a "
-        "quantised .gguf file, for the CPU; bf16 and fp16 for GPUs (default: int8)",
+        help="precisions to export, separated by commas: int8, int4; for the CPU also fp32, and native, which keeps the "
+        "codes of a quantised .gguf file; for GPUs also bf16 and fp16 (default: int8)",
     )
     parser.add_argument(
         "--target",

@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from export.parallel import ordered
 from export.quantise import CHUNK_BYTES, QuantisedWeight
 from export.sources import recipe_key, row_chunks
 from export.tensors import RowSource
@@ -31,8 +32,10 @@ class CudaQuantisedWeight(QuantisedWeight):
         self.key = recipe_key(self.recipe())
 
     def chunks(self) -> Iterator[NDArray[Any]]:
-        for start, stop in row_chunks(self.source, max(CHUNK_BYTES, 4 * self.columns)):
-            yield pack_rows(self.form, self.codes(start, stop))
+        return ordered(self._chunk, row_chunks(self.source, CHUNK_BYTES))
+
+    def _chunk(self, start: int, stop: int) -> NDArray[Any]:
+        return pack_rows(self.form, self.codes(start, stop))
 
     def recipe(self) -> dict[str, Any]:
         return {**super().recipe(), "layout": CUDA_LAYOUT}

@@ -24,8 +24,8 @@ class Recipe:
     bits: of the linears inside layers. head_bits, embedding_bits: of the head and the embedding, which decide
     every token and stay higher. sensitive: patterns of weight names (as in "model.layers.0.*") that are kept in
     sensitive_bits instead of bits. cache_dtype: type of the KV cache. native: each weight as the checkpoint has
-    it, codes unchanged where it is quantised, else in float32; bits, group and symmetric then say nothing. float_type:
-    of activations and of the weights that are not integers; on the CPU always float32.
+    it, codes unchanged where it is quantised, else in float32; bits, group and symmetric then say nothing.
+    float_type: of activations and of the weights that are not integers; on the CPU always float32.
     """
 
     precision: str

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from export.parallel import ordered
 from export.quantise import QuantisedWeight
 from export.quantise_cuda import CudaQuantisedWeight
 from export.sources import recipe_key, row_chunks, source_of
@@ -15,6 +16,9 @@ from export.tensors import RowSource, StoredTensor
 from ops.cuda_layout import CUDA_LAYOUT
 from ops.errors import CheckpointError
 from ops.layout import QuantForm
+
+#: Float32 bytes of a chunk; several are in the making at a time.
+CHUNK_BYTES = 8 << 20
 
 FloatType = Literal["float32", "float16", "bfloat16"]
 
@@ -38,23 +42,23 @@ class Plain(StoredTensor):
         self.key = recipe_key(self.recipe())
 
     def chunks(self) -> Iterator[NDArray[Any]]:
-        for start, stop in row_chunks(self.source):
-            rows = self.source.rows(start, stop)
-            if self.float_type == "float32":
-                yield rows
-                continue
-            if self.float_type == "bfloat16":
-                yield bfloat16_bits(rows)
-                continue
-            with np.errstate(over="ignore"):
-                cast = rows.astype(self.dtype)
-            if not np.isfinite(cast).all():
-                raise CheckpointError(
-                    f"A weight does not fit float16: {self.source.recipe()}.",
-                    why="It holds values beyond 65504, infinities or NaN.",
-                    remedy="Export the precision fp32, or check the checkpoint.",
-                )
-            yield cast
+        return ordered(self._chunk, row_chunks(self.source, CHUNK_BYTES))
+
+    def _chunk(self, start: int, stop: int) -> NDArray[Any]:
+        rows = self.source.rows(start, stop)
+        if self.float_type == "float32":
+            return rows
+        if self.float_type == "bfloat16":
+            return bfloat16_bits(rows)
+        with np.errstate(over="ignore"):
+            cast: NDArray[Any] = rows.astype(self.dtype)
+        if not np.isfinite(cast).all():
+            raise CheckpointError(
+                f"A weight does not fit float16: {self.source.recipe()}.",
+                why="It holds values beyond 65504, infinities or NaN.",
+                remedy="Export the precision fp32 or bf16, or check the checkpoint.",
+            )
+        return cast
 
     def recipe(self) -> dict[str, Any]:
         return {"op": "plain", "dtype": self.float_type, "source": self.source.recipe()}

@@ -35,7 +35,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "event": (ctypes.c_int64, ctypes.c_void_p),
     "elapsed": (ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
     "release_event": (ctypes.c_int64, ctypes.c_void_p),
-    "argmax": (ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64),
+    "argmax": (ctypes.c_int64, *(ctypes.c_uint64,) * 3, ctypes.c_int64, ctypes.c_int64),
 }
 
 
@@ -91,7 +91,9 @@ class CudaDevice:
         problem = _functions()["open"](ordinal, ctypes.byref(number), ctypes.byref(stream))
         if problem is not None:
             what, _, remedy = problem.decode(errors="replace").partition(". ")
-            raise WrongTarget("This machine cannot run the target cuda.", why=f"{what}.", remedy=remedy, param="target")
+            raise WrongTarget(
+                "This machine cannot run the target cuda.", why=f"{what}.", remedy=remedy, param="target"
+            )
         self.number = number.value
         self.stream = int(stream.value or 0)
         name, architecture, processors = ctypes.create_string_buffer(256), ctypes.c_int(), ctypes.c_int()
@@ -150,9 +152,10 @@ class CudaDevice:
         """Queue the writing of one byte value."""
         _call("fill", self.number, target, value, size)
 
-    def argmax(self, logits: int, ids: int, rows: int, columns: int) -> None:
-        """Queue the choice of each row's largest: logits float32 [rows, columns], ids int64 [rows]."""
-        _call("argmax", self.number, logits, ids, rows, columns)
+    def argmax(self, logits: int, ids: int, tops: int, rows: int, columns: int) -> None:
+        """Queue the search for each row's largest of logits float32 [rows, columns]: ids int64 [rows], tops float32
+        [rows], infinite where a row holds what is no number."""
+        _call("argmax", self.number, logits, ids, tops, rows, columns)
 
     def synchronize(self) -> None:
         """Wait until everything that was queued is done."""

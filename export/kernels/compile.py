@@ -1,4 +1,4 @@
-"""Compiles variants with Triton, for any architecture and without a GPU. Triton keeps a cache of what it compiled."""
+"""Compiles variants with Triton, for any architecture, without a GPU; Triton keeps a cache of what it compiled."""
 
 from __future__ import annotations
 
@@ -64,9 +64,8 @@ def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Com
     metadata = compiled.metadata
     if metadata.global_scratch_size:
         raise KernelError(
-            f"The kernel {variant.key} asks for {metadata.global_scratch_size} bytes of scratch on {architecture.name}.",
+            f"The kernel {variant.key} asks for scratch memory on {architecture.name}.",
             why="The launcher gives kernels none.",
+            remedy="Report it.",
         )
-    return Compiled(
-        variant, choice, compiled.asm[architecture.binary], metadata.name, int(metadata.shared), wanted
-    )
+    return Compiled(variant, choice, compiled.asm[architecture.binary], metadata.name, int(metadata.shared), wanted)

@@ -9,8 +9,17 @@ import onnx_ir as ir
 from export.kernels.variant import TRITON_TYPES, Variant
 from export.passes.base import dims
 from ops.schema import DOMAIN
-from ops.triton import attention_decode, attention_prefill, attention_prepare, gated_activation, gather, linear
-from ops.triton import quant_matmul, rms_norm, sample
+from ops.triton import (
+    attention_decode,
+    attention_prefill,
+    attention_prepare,
+    gated_activation,
+    gather,
+    linear,
+    quant_matmul,
+    rms_norm,
+    sample,
+)
 from ops.triton.activation import ACTIVATIONS
 
 #: Slots of a cache block that attention is compiled for.
@@ -212,7 +221,7 @@ class _Plan:
         """Greedy choice, which every graph's logits may go through."""
         types = {"logits": "*fp32", "values": "*fp32", "indices": "*i32", "columns": "i32", "parts": "i32"}
         self.found["argmax_part"] = self._plain("argmax_part", sample.argmax_part_kernel, types)
-        types = {"values": "*fp32", "indices": "*i32", "ids": "*i64", "parts": "i32"}
+        types = {"values": "*fp32", "indices": "*i32", "ids": "*i64", "tops": "*fp32", "parts": "i32"}
         self.found["argmax"] = self._plain("argmax", sample.argmax_kernel, types)
 
     def _plain(self, kernel: str, function: object, types: dict[str, str]) -> Variant:

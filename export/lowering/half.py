@@ -15,7 +15,7 @@ def to_half(graph: ir.Graph, dtype: ir.DataType, wide: set[str]) -> None:
     """
     for value in graph.inputs:
         if value.dtype == _FLOAT:
-            value.dtype = dtype
+            value.type = ir.TensorType(dtype)
     late: set[ir.Value] = set()
     for node in graph:
         after = node.op_type in _LOGITS or any(value in late for value in node.inputs if value is not None)
@@ -23,9 +23,9 @@ def to_half(graph: ir.Graph, dtype: ir.DataType, wide: set[str]) -> None:
             if after:
                 late.add(output)
                 if node.op_type in _LOGITS:
-                    output.dtype = _FLOAT
+                    output.type = ir.TensorType(_FLOAT)
             elif output.dtype == _FLOAT:
-                output.dtype = dtype
+                output.type = ir.TensorType(dtype)
         if node.op_type == "Cast" and not after and node.attributes["to"].as_int() == _FLOAT:
             node.attributes.add(ir.AttrInt64("to", dtype))
     for value in list(graph.initializers.values()):
@@ -45,7 +45,7 @@ def _is_late(node: ir.Node, late: set[ir.Value]) -> bool:
 
 
 def _round(value: ir.Value, dtype: ir.DataType) -> None:
-    value.dtype = dtype
+    value.type = ir.TensorType(dtype)
     if value.const_value is not None:
         array = value.const_value.numpy().astype(dtype.numpy())
         value.const_value = ir.tensor(array, dtype=dtype, name=value.name)

@@ -158,8 +158,8 @@ ORTOLAN_EXPORT const char* ortolan_cuda_release_event(int64_t number, void* even
   });
 }
 
-// The index of each row's largest logit: logits float32 [rows, columns], ids int64 [rows].
-ORTOLAN_EXPORT const char* ortolan_cuda_argmax(int64_t number, Address logits, Address ids, int64_t rows,
+// Each row's largest logit and its index: logits float32 [rows, columns], ids int64 [rows], tops float32 [rows].
+ORTOLAN_EXPORT const char* ortolan_cuda_argmax(int64_t number, Address logits, Address ids, Address tops, int64_t rows,
                                                int64_t columns) noexcept {
   return guarded([&] {
     const auto& device = entered(number);
@@ -173,7 +173,7 @@ ORTOLAN_EXPORT const char* ortolan_cuda_argmax(int64_t number, Address logits, A
     device.launch(part, device.stream(), {rows, parts}, reinterpret_cast<void*>(logits), values, values + bytes,
                   static_cast<int32_t>(columns), static_cast<int32_t>(parts));
     device.launch(whole, device.stream(), {rows}, values, values + bytes, reinterpret_cast<void*>(ids),
-                  static_cast<int32_t>(parts));
+                  reinterpret_cast<void*>(tops), static_cast<int32_t>(parts));
     // NOLINTEND
   });
 }

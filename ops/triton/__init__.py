@@ -1,1 +1,1 @@
-"""GPU kernels of the operators, in Triton: compiled ahead of time by `export.kernels`, imported by no serving code."""
+"""GPU kernels of the operators, in Triton: compiled ahead of time by `export.kernels`, never imported by serving."""

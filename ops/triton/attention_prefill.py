@@ -1,4 +1,4 @@
-"""Attention of several new tokens a sequence over its paged cache (FlashAttention-2; Dao 2023, arXiv 2307.08691)."""
+"""Attention of several new tokens a sequence over its paged cache (FlashAttention-2, arXiv 2307.08691)."""
 
 from __future__ import annotations
 

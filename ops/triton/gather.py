@@ -40,8 +40,5 @@ def quant_gather_kernel(
     for plane in tl.static_range(PLANES):
         column = plane_columns(word, plane, PLANES)
         value = plane_codes(code, plane, BITS).to(tl.float32)
-        if MINIMA:
-            value = value * scale + low
-        else:
-            value = (value - (1 << (BITS - 1))) * scale
+        value = value * scale + low if MINIMA else (value - (1 << (BITS - 1))) * scale
         tl.store(y + token * columns + column, value.to(y.dtype.element_ty), mask=column < columns)

@@ -157,11 +157,7 @@ def quant_row_kernel(
 def _weights(code, scale, low, PLANE: tl.constexpr, BITS: tl.constexpr, MINIMA: tl.constexpr):
     """A plane of codes as weights in float16."""
     value = plane_codes(code, PLANE, BITS).to(tl.float16)
-    if MINIMA:
-        weight = value * scale + low
-    else:
-        weight = (value - (1 << (BITS - 1))) * scale
-    return weight
+    return value * scale + low if MINIMA else (value - (1 << (BITS - 1))) * scale
 
 
 @triton.jit

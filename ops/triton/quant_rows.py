@@ -13,11 +13,8 @@ import triton.language as tl
 @triton.jit
 def plane_codes(words, PLANE: tl.constexpr, BITS: tl.constexpr):
     """The codes of one plane, int32 in the shape of `words`."""
-    if BITS == 4:
-        codes = (words >> (4 * (PLANE // 2) + 16 * (PLANE % 2))) & 15
-    else:
-        codes = (words >> (8 * PLANE)) & 255
-    return codes
+    SHIFT: tl.constexpr = 4 * (PLANE // 2) + 16 * (PLANE % 2) if BITS == 4 else 8 * PLANE
+    return (words >> SHIFT) & ((1 << BITS) - 1)
 
 
 @triton.jit

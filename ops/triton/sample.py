@@ -1,4 +1,4 @@
-"""Greedy choice: the index of each row's largest logit, in two steps so that a long row is read by many programs."""
+"""Greedy choice: the index of each row's largest logit, in two steps so that many programs read a long row."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ def argmax_part_kernel(logits, values, indices, columns, parts, PART: tl.constex
     for start in range(part * PART, part * PART + PART, BLOCK):
         at = start + tl.arange(0, BLOCK)
         value = tl.load(logits + row * columns + at, mask=at < columns, other=float("-inf"))
+        # What is no number counts as infinite, so that the row's largest shows it.
+        value = tl.where(value != value, float("inf"), value)
         better = value > best
         best = tl.where(better, value, best)
         place = tl.where(better, at, place)
@@ -25,11 +27,13 @@ def argmax_part_kernel(logits, values, indices, columns, parts, PART: tl.constex
 
 
 @triton.jit
-def argmax_kernel(values, indices, ids, parts, BLOCK: tl.constexpr):
-    """The best of a row's parts, parts <= BLOCK; ids int64 [rows]; grid (rows)."""
+def argmax_kernel(values, indices, ids, tops, parts, BLOCK: tl.constexpr):
+    """The best of a row's parts, parts <= BLOCK; ids int64 [rows], tops float32 [rows]; grid (rows)."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     value = tl.load(values + row * parts + at, mask=at < parts, other=float("-inf"))
     place = tl.load(indices + row * parts + at, mask=at < parts, other=2147483647)
-    first = tl.min(tl.where(value == tl.max(value, axis=0), place, 2147483647), axis=0)
+    top = tl.max(value, axis=0)
+    first = tl.min(tl.where(value == top, place, 2147483647), axis=0)
+    tl.store(tops + row, top)
     tl.store(ids + row, first.to(tl.int64))

@@ -1,4 +1,4 @@
-"""Attention over a paged cache: preparation, decode in pieces, prefill; caches hold NaN where nothing may be read."""
+"""Attention over a paged cache: preparation, decode in pieces, prefill. What nothing may read holds NaN."""
 
 from __future__ import annotations
 
