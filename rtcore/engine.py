@@ -117,6 +117,11 @@ class Engine:
         """
         return cls(load_executor(bundle, config), bundle.manifest, config)
 
+    @property
+    def executor(self) -> Executor:
+        """What runs the steps: for whoever measures it, not for running steps past the engine."""
+        return self._executor
+
     def submit(self, request: EngineRequest) -> None:
         """Queue a request. A request without a seed gets one here, so that a preemption cannot change its draws.
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 import onnx_ir as ir
 
 from export.kernels.variant import TRITON_TYPES, Variant
-from export.passes.base import dims
 from ops.schema import DOMAIN
 from ops.triton import (
     attention_decode,
@@ -37,6 +36,13 @@ def variants_of(graph: ir.Graph, dtype: str) -> list[Variant]:
             handler(node)
     plan.sample()
     return list(plan.found.values())
+
+
+def dims(value: ir.Value | None) -> tuple[int | str | None, ...]:
+    """The shape as plain integers and dimension names."""
+    if value is None or value.shape is None:
+        raise ValueError("a value of a lowered graph has no shape")
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
 
 
 def _power(number: int) -> int:
@@ -80,7 +86,7 @@ class _Plan:
         self.found[key] = variant if before is None else before.joined(variant)
 
     def _norm(self, node: ir.Node) -> None:
-        columns = int(dims(node.inputs[-1])[0])  # type: ignore[index,arg-type]
+        columns = int(dims(node.inputs[-1])[0])  # type: ignore[arg-type]
         pointer = f"*{self.t}"
         add = node.op_type == "AddRMSNorm"
         names = ("x", "residual", "weight", "y", "total") if add else ("x", "weight", "y")
@@ -110,7 +116,7 @@ class _Plan:
         return ("*fp32" if logits else f"*{self.t}"), activation, rest, constants
 
     def _linear(self, node: ir.Node) -> None:
-        height, columns = (int(dim) for dim in dims(node.inputs[1]) or ())  # type: ignore[arg-type]
+        height, columns = (int(dim) for dim in dims(node.inputs[1]))  # type: ignore[arg-type]
         bias = len(node.inputs) > 2 and node.inputs[2] is not None
         out, activation, rest, constants = self._product(node, bias)
         pointers = {"x": f"*{self.t}", "w": f"*{self.t}", "bias": f"*{self.t}", "y": out}
@@ -161,7 +167,7 @@ class _Plan:
             return len(node.inputs) > index and node.inputs[index] is not None
 
         heads, kv_heads, rotary = integer("heads"), integer("kv_heads"), integer("rotary_dims")
-        head_dim, value_dim = (int(dims(node.inputs[index])[3]) for index in (3, 4))  # type: ignore[index,arg-type]
+        head_dim, value_dim = (int(dims(node.inputs[index])[3]) for index in (3, 4))  # type: ignore[arg-type]
         softcap = node.attributes.get("softcap")
         capped = softcap is not None and softcap.as_float() > 0
         window, sinks = integer("window") > 0, present(14)
