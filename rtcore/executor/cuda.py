@@ -276,12 +276,13 @@ class CudaExecutor(Executor):
         if not _greedy(inputs):
             return self._sampler.run(self.logits(), inputs)
         rows = len(inputs)
-        tops = self._ids + 8 * rows
-        self.device.argmax(self._logits, self._ids, tops, rows, self.vocab_size)
-        self.device.to_host(self._host[: 12 * rows], self._ids)
+        # Addresses that kernels take are multiples of 16.
+        tops = 8 * (rows + rows % 2)
+        self.device.argmax(self._logits, self._ids, self._ids + tops, rows, self.vocab_size)
+        self.device.to_host(self._host[: tops + 4 * rows], self._ids)
         self.device.synchronize()
         ids = self._host[: 8 * rows].view(np.int64).copy()
-        finite = np.isfinite(self._host[8 * rows : 12 * rows].view(np.float32))
+        finite = np.isfinite(self._host[tops : tops + 4 * rows].view(np.float32))
         return SampleOutputs(
             ids=ids,
             status=np.where(finite, RowStatus.SOUND, RowStatus.NOT_FINITE).astype(np.int32),
