@@ -41,15 +41,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--precision",
         default="int8",
         metavar="LIST",
-        help="precisions to export, separated by commas: int8, int4; for the CPU also fp32, and native, which keeps the "
-        "codes of a quantised .gguf file; for GPUs also bf16 and fp16 (default: int8)",
+        help="precisions to export, separated by commas: int8, int4; for the CPU also fp32 and native, which keeps "
+        "the codes of a quantised .gguf file; for GPUs also bf16 and fp16 (default: int8)",
     )
     parser.add_argument(
         "--target",
         default="cpu",
         metavar="LIST",
-        help="what to export for, separated by commas: cpu, cuda (kernels for all known GPUs), or cuda:90 and so on "
-        "for single ones (default: cpu)",
+        help="what to export for, separated by commas: cpu, cuda (kernels for all known GPUs), or single ones "
+        "as in cuda:90 (default: cpu)",
     )
     parser.add_argument(
         "--default-precision",

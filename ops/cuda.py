@@ -131,7 +131,7 @@ class CudaDevice:
         address = ctypes.c_void_p()
         _call("allocate_host", self.number, size, ctypes.byref(address))
         buffer = (ctypes.c_uint8 * size).from_address(int(address.value or 0))
-        return np.frombuffer(buffer, np.uint8)
+        return np.ctypeslib.as_array(buffer)
 
     def release_pinned(self, memory: NDArray[np.uint8]) -> None:
         _call("release_host", self.number, memory.ctypes.data)

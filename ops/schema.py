@@ -126,7 +126,7 @@ GATED_ACTIVATION = Schema(
 LINEAR = Schema(
     name="Linear",
     meaning=(
-        "activation(x . weight^T + bias), summed in float32. With an activation the rows of the weight are gate | up "
+        "activation(x . weight^T + bias), summed in float32. With an activation the weight's rows are gate | up "
         "and y is half as wide. The CPU lowers it to other operators; on a GPU it has kernels of its own."
     ),
     inputs=(
@@ -153,7 +153,12 @@ _QUANTISED = (
     Attribute("group", "int", "columns that share a scale: 32, 64 or 128, or 16 with 8 bits"),
     Attribute("minima", "int", "1 where groups have minima", 0),
     Attribute("scales", "string", "type of scales and minima: float16 or float32", "float16"),
-    Attribute("layout", "string", "order of the bytes in memory: cpu-vnni (ops.layout) or cuda-planes (ops.cuda_layout)", "cpu-vnni"),
+    Attribute(
+        "layout",
+        "string",
+        "order of the bytes in memory: cpu-vnni (ops.layout) or cuda-planes (ops.cuda_layout)",
+        "cpu-vnni",
+    ),
 )
 
 QUANT_MATMUL = Schema(
@@ -163,7 +168,8 @@ QUANT_MATMUL = Schema(
         "k's group, or (code - 2^(bits - 1)) * scale without minima; norm is RMSNorm where its weight is given. "
         "With an activation the rows of W are gate | up, each a multiple of 16, and y is half as wide. norm(x) is "
         "rounded to int8 by row and group (scale absmax / 127, ties to even), unless the session's entry "
-        "ortolan.activations is float32; on a GPU x is float16 and is not rounded further. On the CPU a row's bits do not depend on the other rows nor on the number of threads."
+        "ortolan.activations is float32; on a GPU x is float16 and is not rounded further. On the CPU a row's "
+        "bits do not depend on the other rows nor on the number of threads."
     ),
     inputs=(
         Input("x", "T", "[T, K]", "input"),

@@ -10,6 +10,7 @@ from ops.errors import ConfigError
 #: Compute capabilities by default: A100, A10, L4, H100, B200, RTX 50.
 DEFAULT = (80, 86, 89, 90, 100, 120)
 _AMD = ("gfx942",)
+_SHARED_KB: dict[int | None, int] = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Architecture:
         if self.capability is None:
             return GPUTarget("hip", self.name, 64)
         return GPUTarget("cuda", self.capability, 32)
+
+    @property
+    def shared_memory(self) -> int:
+        """Bytes that one program may have (CUDA C++ Programming Guide, technical specifications; CDNA 3's LDS)."""
+        return _SHARED_KB.get(self.capability, 64) * 1024
 
     @property
     def binary(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from export.kernels.architecture import Architecture
 from export.kernels.variant import Variant
 from export.progress import Reporter
 from export.targets import Target
@@ -20,7 +21,7 @@ def write_kernels(writer: BundleWriter, models: Sequence[tuple[LoweredModel, Tar
     Raises KernelError when one cannot be compiled.
     """
     variants: dict[str, Variant] = {}
-    architectures = {}
+    architectures: dict[str, Architecture] = {}
     for model, target in models:
         if target.architectures:
             from export.kernels.plan import variants_of

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
+
 from export.kernels.architecture import Architecture
 from export.kernels.tuning import Tiles, tiles
 from export.kernels.variant import Variant
 from ops.errors import KernelError
+
+#: Tensor cores take no narrower tiles.
+_NARROWEST = 16
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,28 @@ class Compiled:
 def compile_variant(variant: Variant, architecture: Architecture) -> list[Compiled]:
     """The binaries of a variant: one for each of the tuning table's choices that the architecture holds.
 
-    Raises KernelError when Triton cannot compile it.
+    Raises KernelError when Triton cannot compile it, or it needs more shared memory than the architecture has.
     """
-    return [_compile(variant, choice, architecture) for choice in tiles(variant.kernel, architecture.name)]
+    return [_fitting(variant, choice, architecture) for choice in tiles(variant.kernel, architecture.name)]
+
+
+def _fitting(variant: Variant, choice: Tiles, architecture: Architecture) -> Compiled:
+    """The choice with as many pipeline stages as shared memory holds.
+
+    A gated activation runs two products side by side, so its tiles are half as wide as the table's.
+    """
+    wide = choice.constants.get("BLOCK_N", 0)
+    if variant.constants.get("ACTIVATION") and "BLOCK_M" in choice.constants and wide > _NARROWEST:
+        choice = structs.replace(choice, constants={**choice.constants, "BLOCK_N": wide // 2})
+    for stages in range(choice.stages, 0, -1):
+        compiled = _compile(variant, structs.replace(choice, stages=stages), architecture)
+        if compiled.shared <= architecture.shared_memory:
+            return compiled
+    raise KernelError(
+        f"The kernel {variant.key} does not fit {architecture.name}.",
+        why=f"A program has {architecture.shared_memory:,} bytes of shared memory; it needs {compiled.shared:,}.",
+        remedy="Choose smaller tiles in export/kernels/tuning.json.",
+    )
 
 
 def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Compiled:

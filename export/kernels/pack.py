@@ -19,7 +19,8 @@ def pack(variants: Iterable[Variant], architecture: Architecture) -> Iterator[tu
     """
     import triton
 
-    folder, records = folder_of(architecture.name), []
+    folder = folder_of(architecture.name)
+    records: list[KernelRecord] = []
     for variant in variants:
         for compiled in compile_variant(variant, architecture):
             file = f"{len(records):03d}-{variant.kernel}.{architecture.binary}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 from export.kernels.tuning import TABLE, Tiles, table
 from ops.errors import MissingExtra, WrongTarget
 from rtcore.command import Command
+from rtcore.machine import available_cores
 
 #: Widths and columns of a Llama's products: q|k|v, output, gate|up, down, head.
 SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096), (960, 576), (576, 1536))
@@ -34,12 +36,12 @@ class Sweep:
     launch: Callable[[Tiles, int, int, int], list[Callable[[], Any]]]
 
 
-def measure(sweep: Sweep, shapes: list[tuple[int, int, int]]) -> dict[Tiles, list[float]]:
+def measure(sweep: Sweep, shapes: list[tuple[int, int, int]]) -> list[tuple[Tiles, list[float]]]:
     """Microseconds of each choice for each shape; infinite where it does not run."""
     import torch
     import triton
 
-    found: dict[Tiles, list[float]] = {}
+    found: list[tuple[Tiles, list[float]]] = []
     for choice in sweep.choices:
         times = []
         for rows, width, columns in shapes:
@@ -55,13 +57,13 @@ def measure(sweep: Sweep, shapes: list[tuple[int, int, int]]) -> dict[Tiles, lis
             except (triton.runtime.errors.OutOfResources, triton.CompilationError, RuntimeError):
                 torch.cuda.synchronize()
                 times.append(math.inf)
-        found[choice] = times
+        found.append((choice, times))
     return found
 
 
-def best(found: dict[Tiles, list[float]]) -> Tiles:
-    """The choice with the least product of times, so that every shape counts alike."""
-    return min(found, key=lambda choice: sum(math.log(time) if time < math.inf else math.inf for time in found[choice]))
+def best(found: list[tuple[Tiles, list[float]]]) -> tuple[Tiles, list[float]]:
+    """The choice with the least product of times, so that every shape counts alike, and its times."""
+    return min(found, key=lambda one: sum(math.log(time) if time < math.inf else math.inf for time in one[1]))
 
 
 def _weights(count: int, make: Callable[[], Any]) -> list[Any]:
@@ -109,10 +111,13 @@ def _quant(choice: Tiles, rows: int, width: int, columns: int) -> list[Callable[
     options |= {"num_warps": choice.warps, "num_stages": choice.stages}
     if rows == 1:
         options["PACKED"] = 1
-    grid = (-(-width // choice.constants["BLOCK_N"]),)
+    grid: tuple[int, ...] = (-(-width // choice.constants["BLOCK_N"]),)
+    if rows > 1:
+        grid = (*grid, -(-rows // choice.constants["BLOCK_M"]))
     kernel: Any = quant_row_kernel if rows == 1 else quant_tile_kernel
-    sizes = (width, columns, -(-columns // GROUP), size)
-    sizes = sizes if rows == 1 else (rows, *sizes)
+    sizes: tuple[int, ...] = (width, columns, -(-columns // GROUP), size)
+    if rows > 1:
+        sizes = (rows, *sizes)
     return [
         lambda w=w: kernel[grid](  # type: ignore[misc]
             x, w.view(torch.int32), w.view(torch.float16), x, y, *sizes, **options, **choice.constants
@@ -121,7 +126,9 @@ def _quant(choice: Tiles, rows: int, width: int, columns: int) -> list[Callable[
     ]
 
 
-def _choices(rows: int, columns: int, warps: tuple[int, ...], stages: tuple[int, ...], **tiles: Any) -> Iterator[Tiles]:
+def _choices(
+    rows: int, columns: int, warps: tuple[int, ...], stages: tuple[int, ...], **tiles: Any
+) -> Iterator[Tiles]:
     """Every combination of tile sizes, warps and stages, for up to `rows` rows and from `columns` columns on."""
     for values in itertools.product(*tiles.values()):
         for count, depth in itertools.product(warps, stages):
@@ -139,16 +146,43 @@ def sweeps(quick: bool) -> list[tuple[Sweep, list[tuple[int, int, int]]]]:
         found.append((Sweep("linear_row", row, _linear), shapes))
         words = tuple(_choices(2**31 - 1, least, (2, 4, 8), (2,), BLOCK_N=(4, 8, 16), BLOCK_W=(128, 256)))
         found.append((Sweep("quant_row", words, _quant), shapes))
-    for rows in (16, 32, 64):
+    depths = (3, 4) if quick else (2, 3, 4, 5)
+    for rows, most in ((16, 16), (32, 32), (64, 64), (128, 512)):
         shapes = [(rows, width, columns) for width, columns in SHAPES[: 4 if quick else 5]]
-        depth = (3, 4) if quick else (2, 3, 4, 5)
-        tiles = tuple(
-            _choices(rows, 0, (4,), depth, BLOCK_M=(rows,), BLOCK_N=(16, 32, 64), BLOCK_K=(64, 128, 256))
-        )
-        found.append((Sweep("linear_tile", tiles, _linear), shapes))
-        packed = tuple(_choices(rows, 0, (4, 8), (2,), BLOCK_M=(rows,), BLOCK_N=(16, 32, 64), BLOCK_W=(16, 32, 64)))
-        found.append((Sweep("quant_tile", packed, _quant), shapes))
+        if rows <= 64:
+            tiles = _choices(most, 0, (4,), depths, BLOCK_M=(rows,), BLOCK_N=(16, 32, 64), BLOCK_K=(64, 128, 256))
+            found.append((Sweep("linear_tile", tuple(tiles), _linear), shapes))
+        heights = (64, 128) if rows > 64 else (rows,)
+        packed = _choices(most, 0, (4, 8), depths, BLOCK_M=heights, BLOCK_N=(32, 64, 128), BLOCK_W=(16,))
+        found.append((Sweep("quant_tile", tuple(packed), _quant), shapes))
     return found
+
+
+def compile_ahead(chosen: list[tuple[Sweep, list[tuple[int, int, int]]]]) -> None:
+    """Compile all choices side by side, in processes: Triton keeps them on disk, and measuring finds them there."""
+    tasks = {
+        (sweep.kernel, tuple(choice.constants.items()), choice.warps, choice.stages): (
+            sweep.launch,
+            choice,
+            shapes[0],
+        )
+        for sweep, shapes in chosen
+        for choice in sweep.choices
+    }
+    with multiprocessing.get_context("spawn").Pool(min(12, available_cores())) as pool:
+        pool.map(_launch_once, list(tasks.values()), chunksize=1)
+
+
+def _launch_once(task: tuple[Callable[..., list[Callable[[], Any]]], Tiles, tuple[int, int, int]]) -> None:
+    import torch
+    import triton
+
+    launch, choice, (rows, _, columns) = task
+    try:
+        launch(choice, rows, 128, columns)[0]()
+        torch.cuda.synchronize()
+    except (triton.runtime.errors.OutOfResources, triton.CompilationError, RuntimeError):
+        return  # measured as one that does not run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -170,13 +204,15 @@ def run(arguments: argparse.Namespace) -> int:
     architecture = f"sm_{major}{minor}"
     wanted = set(arguments.kernels.split(",")) if arguments.kernels else None
     chosen: dict[str, list[Tiles]] = {}
-    for sweep, shapes in sweeps(arguments.quick):
-        if wanted is not None and sweep.kernel not in wanted:
-            continue
+    swept = [
+        (sweep, shapes) for sweep, shapes in sweeps(arguments.quick) if wanted is None or sweep.kernel in wanted
+    ]
+    compile_ahead(swept)
+    for sweep, shapes in swept:
         found = measure(sweep, shapes)
-        winner = best(found)
+        winner, measured = best(found)
         chosen.setdefault(sweep.kernel, []).append(winner)
-        times = ", ".join(f"{n}x{k}: {time:.1f} us" for (_, n, k), time in zip(shapes, found[winner], strict=True))
+        times = ", ".join(f"{n}x{k}: {time:.1f} us" for (_, n, k), time in zip(shapes, measured, strict=True))
         print(f"{sweep.kernel} {shapes[0][0]} rows: {winner.constants} {winner.warps} warps: {times}", flush=True)
     if arguments.write:
         known = dict(table())

@@ -112,10 +112,10 @@ class _CudaWriter(StepWriter):
 def _fuse_activation(graph: ir.Graph, node: ir.Node) -> None:
     """Multiply the gate where its product is made."""
     source = node.inputs[0]
-    product = None if source is None else source.producer()
-    if product is None or product.op_type not in ("Linear", "QuantMatMul") or source is None:
+    if source is None or only_use(source) is not node:
         return
-    if only_use(source) is not node:
+    product: ir.Node | None = source.producer()
+    if product is None or product.op_type not in ("Linear", "QuantMatMul"):
         return
     product.attributes.add(ir.AttrString("activation", node.attributes["activation"].as_string()))
     output = product.outputs[0]

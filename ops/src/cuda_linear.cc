@@ -9,6 +9,8 @@ namespace {
 
 // Rows up to which the bundle's kernels are faster than cuBLAS.
 constexpr int64_t kTileRows = 64;
+// The same for quantised weights, which cuBLAS needs as float16 first.
+constexpr int64_t kQuantTileRows = 512;
 
 int32_t small(int64_t value) { return static_cast<int32_t>(value); }
 
@@ -124,11 +126,11 @@ void QuantMatMul<kLogits>::compute(const Call& call) const {
     const Kernel& kernel = session_.device.find(session_.key("quant_row", rest), 1, shape.columns);
     session_.device.launch(kernel, stream, {up(shape.width, kernel.constant("BLOCK_N"))}, x.data, w.data, w.data,
                            bias.data, y.data, small(shape.width), small(shape.columns), groups, row_bytes);
-  } else if (shape.rows <= kTileRows) {
+  } else if (shape.rows <= kQuantTileRows) {
     const Kernel& kernel = session_.device.find(session_.key("quant_tile", rest), shape.rows, shape.columns);
-    session_.device.launch(kernel, stream, {up(shape.width, kernel.constant("BLOCK_N"))}, x.data, w.data, w.data,
-                           bias.data, y.data, small(shape.rows), small(shape.width), small(shape.columns), groups,
-                           row_bytes);
+    const Grid grid{up(shape.width, kernel.constant("BLOCK_N")), up(shape.rows, kernel.constant("BLOCK_M"))};
+    session_.device.launch(kernel, stream, grid, x.data, w.data, w.data, bias.data, y.data, small(shape.rows),
+                           small(shape.width), small(shape.columns), groups, row_bytes);
   } else {
     const size_t product = activation_ == "none" ? 0 : static_cast<size_t>(up(shape.rows * shape.height * 2, 256)) * 256;
     char* scratch = session_.device.scratch(product + static_cast<size_t>(shape.height * shape.columns) * 2);

@@ -161,6 +161,40 @@ def _weights(code, scale, low, PLANE: tl.constexpr, BITS: tl.constexpr, MINIMA: 
 
 
 @triton.jit
+def _plane_pair(words, PAIR: tl.constexpr, BITS: tl.constexpr):
+    """1024 + code of the planes 2 PAIR and 2 PAIR + 1, float16: a code is put where the last bits of 1024 are."""
+    if BITS == 4:
+        both = ((words >> (4 * PAIR)) & 0x000F000F) | 0x64006400
+        low, high = both.to(tl.int16), (both >> 16).to(tl.int16)
+    else:
+        low = (((words >> (16 * PAIR)) & 0xFF) | 0x6400).to(tl.int16)
+        high = (((words >> (16 * PAIR + 8)) & 0xFF) | 0x6400).to(tl.int16)
+    return low.to(tl.float16, bitcast=True), high.to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def _activation_tile(x, rows, row_inside, word, columns, PLANE: tl.constexpr, PLANES: tl.constexpr):
+    """A plane's activations [words, rows], float16."""
+    column = plane_columns(word, PLANE, PLANES)
+    mask = (column < columns)[:, None] & row_inside[None, :]
+    return tl.load(x + rows[None, :] * columns + column[:, None], mask=mask, other=0.0)
+
+
+@triton.jit
+def _tile_product(
+    low, high, x0, x1, scale, least, total, WHOLE: tl.constexpr, MINIMA: tl.constexpr, BITS: tl.constexpr
+):
+    """total + the products of two planes; unless one scale serves the whole tile, weights are scaled first."""
+    ZERO: tl.constexpr = 1024 if MINIMA else 1024 + (1 << (BITS - 1))
+    first, second = low - ZERO, high - ZERO
+    if not WHOLE:
+        first, second = first * scale, second * scale
+        if MINIMA:
+            first, second = first + least, second + least
+    return tl.dot(second, x1, tl.dot(first, x0, total))
+
+
+@triton.jit
 def quant_tile_kernel(
     x,
     words,
@@ -181,44 +215,69 @@ def quant_tile_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
-    """Up to BLOCK_M rows: x [rows, columns], y [rows, width]; grid (ceil(width / BLOCK_N))."""
+    """A few rows: x [rows, columns], y [rows, width]; grid (ceil(width / BLOCK_N), ceil(rows / BLOCK_M)).
+
+    Weights are the left operand, so that they go from registers, where they are unpacked, into the tensor cores.
+    Where a step along K lies within one group, products are of plain codes and their sums are scaled.
+    """
     PLANES: tl.constexpr = 32 // BITS
     SPAN: tl.constexpr = GROUP // PLANES
-    HALVES: tl.constexpr = 1 if ACTIVATION == 0 else 2
-    row = tl.arange(0, BLOCK_M)
+    WHOLE: tl.constexpr = (SPAN % BLOCK_W == 0) and not MINIMA
+    row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row_inside, inside = row < rows, at < width
-    row_words = groups * (GROUP // PLANES)
-    out = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    row_words = groups * SPAN
+    place = at.to(tl.int64)[:, None]
+    code_at = words + place * (row_bytes // 4)
+    side_at = scales + place * (row_bytes // 2) + row_words * 2
+    code_shift, side_shift = width.to(tl.int64) * (row_bytes // 4), width.to(tl.int64) * (row_bytes // 2)
+    out = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     for start in range(0, row_words, BLOCK_W):
         word = start + tl.arange(0, BLOCK_W)
-        known = (word < row_words)[:, None] & inside[None, :]
-        for half in tl.static_range(HALVES):
-            place = (at + half * width).to(tl.int64)[None, :]
-            code = tl.load(words + place * (row_bytes // 4) + word[:, None], mask=known, other=0)
-            side = scales + place * (row_bytes // 2) + row_words * 2 + (word // SPAN)[:, None]
-            scale = tl.load(side, mask=known, other=0.0)
-            low = scale
+        known = inside[:, None] & (word < row_words)[None, :]
+        code = tl.load(code_at + word[None, :], mask=known, other=0)
+        if WHOLE:
+            group = start // SPAN + tl.zeros([1], tl.int32)
+            scale = tl.load(side_at + group[None, :], mask=inside[:, None], other=0.0)
+            part = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+        else:
+            group = word // SPAN
+            scale = tl.load(side_at + group[None, :], mask=known, other=0.0)
+            part = out
+        least = scale
+        if MINIMA:
+            least = tl.load(side_at + groups + group[None, :], mask=known, other=0.0)
+        if ACTIVATION != 0:
+            code2 = tl.load(code_at + code_shift + word[None, :], mask=known, other=0)
+            if WHOLE:
+                scale2 = tl.load(side_at + side_shift + group[None, :], mask=inside[:, None], other=0.0)
+                part2 = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+            else:
+                scale2 = tl.load(side_at + side_shift + group[None, :], mask=known, other=0.0)
+                part2 = up
+            least2 = scale2
             if MINIMA:
-                low = tl.load(side + groups, mask=known, other=0.0)
-            for plane in tl.static_range(PLANES):
-                column = plane_columns(word, plane, PLANES)
-                mask = row_inside[:, None] & (column < columns)[None, :]
-                a = tl.load(x + row[:, None] * columns + column[None, :], mask=mask, other=0.0)
-                b = _weights(code, scale, low, plane, BITS, MINIMA)
-                if half == 0:
-                    out = tl.dot(a, b, out)
-                else:
-                    up = tl.dot(a, b, up)
+                least2 = tl.load(side_at + side_shift + groups + group[None, :], mask=known, other=0.0)
+        for pair in tl.static_range(PLANES // 2):
+            x0 = _activation_tile(x, row, row_inside, word, columns, 2 * pair, PLANES)
+            x1 = _activation_tile(x, row, row_inside, word, columns, 2 * pair + 1, PLANES)
+            low, high = _plane_pair(code, pair, BITS)
+            part = _tile_product(low, high, x0, x1, scale, least, part, WHOLE, MINIMA, BITS)
+            if ACTIVATION != 0:
+                low, high = _plane_pair(code2, pair, BITS)
+                part2 = _tile_product(low, high, x0, x1, scale2, least2, part2, WHOLE, MINIMA, BITS)
+        out = out + part * scale.to(tl.float32) if WHOLE else part
+        if ACTIVATION != 0:
+            up = up + part2 * scale2.to(tl.float32) if WHOLE else part2
     if HAS_BIAS:
-        out += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[None, :]
+        out += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[:, None]
     if ACTIVATION != 0:
         if HAS_BIAS:
-            up += tl.load(bias + width + at, mask=inside, other=0.0).to(tl.float32)[None, :]
+            up += tl.load(bias + width + at, mask=inside, other=0.0).to(tl.float32)[:, None]
         out = activate(out, ACTIVATION) * up
-    target = y + row.to(tl.int64)[:, None] * width + at[None, :]
-    tl.store(target, out.to(y.dtype.element_ty), mask=row_inside[:, None] & inside[None, :])
+    target = y + row.to(tl.int64)[None, :] * width + at[:, None]
+    tl.store(target, out.to(y.dtype.element_ty), mask=inside[:, None] & row_inside[None, :])
 
 
 @triton.jit

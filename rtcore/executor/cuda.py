@@ -53,9 +53,9 @@ def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CudaExecutor
 class CudaExecutor(Executor):
     """One session, the cache on the GPU, and a captured graph for each batch size of decode steps.
 
-    A step's small inputs are written into pinned memory and cross in one copy. Steps of decode rows alone are padded
-    to a captured size; all others run eagerly. Everything is queued on one stream: `run` returns before the GPU is
-    done, `sample` and `logits` wait for what they give.
+    A step's small inputs are written into pinned memory and cross in one copy. Steps of decode rows alone are
+    padded to a captured size; all others run eagerly. Everything is queued on one stream: `run` returns before
+    the GPU is done, `sample` and `logits` wait for what they give.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class CudaExecutor(Executor):
         self._run(binding, size)
 
     def replay_ms(self, inputs: StepInputs, times: int) -> float:
-        """Run a step of decode rows, then its captured graph `times` times: the mean milliseconds of one on the GPU.
+        """Run a step of decode rows, then its captured graph `times` times: the mean milliseconds of one.
 
         For measurements; the step writes the same slots each time.
         """

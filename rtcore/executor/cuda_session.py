@@ -34,7 +34,7 @@ def import_runtime() -> Any:
         raise WrongTarget(
             "The installed onnxruntime has no CUDA provider.",
             why="It is the package for the CPU.",
-            remedy="Install the extra for a GPU in its place: pip uninstall onnxruntime; pip install 'ortolan[gpu]'.",
+            remedy="Install the extra for a GPU instead: pip uninstall onnxruntime; pip install 'ortolan[gpu]'.",
             param="target",
         )
     onnxruntime.preload_dlls(cuda=True, cudnn=False, msvc=False)
@@ -77,7 +77,7 @@ class CudaSession:
             raise BundleDamaged(
                 f"ONNX Runtime {runtime.__version__} cannot load {variant.step}.",
                 why=str(error),
-                remedy="Check the bundle with `ortolan verify`; if it is whole, export the model with this version.",
+                remedy="Check the bundle with `ortolan verify`; if it is whole, export the model anew.",
                 param=variant.step,
             ) from error
         if self._session.get_providers()[0] != PROVIDER:

@@ -19,7 +19,9 @@ def _numbers(text: str) -> tuple[int, ...]:
     except ValueError:
         found = ()
     if not found or min(found) < 1:
-        raise ConfigError(f"{text!r} is no list of numbers.", remedy="Give one such as 1,32,256.", param="--sequences")
+        raise ConfigError(
+            f"{text!r} is no list of numbers.", remedy="Give one such as 1,32,256.", param="--sequences"
+        )
     return found
 
 
@@ -68,9 +70,9 @@ GPU = Command(
     name="gpu",
     help="decode, prefill, throughput and memory on a GPU",
     description=(
-        "Measure a bundle on this machine's GPU through the real engine: decode steps by batch size, on the GPU alone "
-        "and with all the host does, the time to the first token of a long prompt, many requests at once, start-up "
-        "and memory. Floors follow from the bandwidth that a copy reaches in the same run. Prints JSON."
+        "Measure a bundle on this machine's GPU through the real engine: decode steps by batch size, on the GPU "
+        "alone and with all the host does, the time to the first token of a long prompt, many requests at once, "
+        "start-up and memory. Floors follow from the bandwidth that a copy reaches in the same run. Prints JSON."
     ),
     configure=_configure,
     run=_run,

@@ -40,8 +40,8 @@ class GpuStep(msgspec.Struct, frozen=True):
 
 
 class GpuReport(msgspec.Struct, frozen=True):
-    """One precision of a bundle. bandwidth: bytes a second that a copy on the GPU reads and writes together. Times in
-    seconds but where a name says ms."""
+    """One precision of a bundle. bandwidth: bytes a second that a copy on the GPU reads and writes together. Times
+    in seconds but where a name says ms."""
 
     device: str
     model: str
@@ -93,7 +93,8 @@ def measure(
         variant = next(
             variant
             for variant in engine.manifest.variants
-            if variant.target == "cuda" and variant.precision == (config.precision or engine.manifest.default_precision)
+            if variant.target == "cuda"
+            and variant.precision == (config.precision or engine.manifest.default_precision)
         )
         workload = Workload(engine, seed=1)
         cached = sum(tensor.slot_bytes for tensor in variant.cache_tensors)
@@ -103,7 +104,9 @@ def measure(
             whole = workload.decode_step_seconds(count, context - 16, 32) * 1e3
             floor = (variant.linear_bytes + count * context * cached) / bandwidth * 1e3
             steps.append(GpuStep(count, context, statistics.median(times), min(times), max(times), whole, floor))
-            told(f"{count} sequences: {steps[-1].gpu:.2f} ms on the GPU, {whole:.2f} ms in all, floor {floor:.2f} ms")
+            told(
+                f"{count} sequences: {steps[-1].gpu:.2f} ms on the GPU, {whole:.2f} ms in all, floor {floor:.2f} ms"
+            )
         firsts = [workload.first_token_seconds(prefill) for _ in range(3)]
         told(f"first token of {prefill} tokens: {min(firsts) * 1e3:.1f} ms")
         requests, prompt, answer = load_test
@@ -152,7 +155,7 @@ def copy_bandwidth(device: CudaDevice) -> float:
 
 
 def decode_inputs(executor: CudaExecutor, sequences: int, context: int) -> StepInputs:
-    """A decode step of sequences that hold `context` tokens each, in blocks of their own as far as there are any."""
+    """A decode step of sequences that hold `context` tokens each, in blocks of their own while there are any."""
     width = -(-context // executor.block_size)
     rows = np.arange(sequences, dtype=np.int32)
     tables, slots = [], []

@@ -1,4 +1,4 @@
-"""Lowering for the GPU: types that agree, keys as the launcher makes them, and compilation for every architecture."""
+"""Lowering for the GPU: types that agree, keys as the launcher makes them, compilation for every architecture."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-onnx = pytest.importorskip("onnx")
-ir = pytest.importorskip("onnx_ir")
+pytest.importorskip("onnx")
+pytest.importorskip("onnx_ir")
 pytest.importorskip("triton")
+
+import onnx
+import onnx_ir as ir
 
 from export.kernels.architecture import DEFAULT, architecture
 from export.kernels.compile import compile_variant
@@ -127,4 +130,4 @@ def test_every_kernel_compiles_for_every_architecture(target: str) -> None:
     for variant in kernels.values():
         for compiled in compile_variant(variant, architecture(target)):
             assert compiled.binary
-            assert compiled.shared <= 227 * 1024
+            assert compiled.shared <= architecture(target).shared_memory

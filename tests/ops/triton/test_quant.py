@@ -78,7 +78,9 @@ def test_quant_matmul(device: str, form: QuantForm, rows: int, width: int, colum
             *given, *sizes, **flags, PACKED=int(not INTERPRETED), BLOCK_N=4, BLOCK_W=32
         )
     else:
-        quant_tile_kernel[(-(-width // 16),)](*given, rows, *sizes, **flags, BLOCK_M=32, BLOCK_N=16, BLOCK_W=16)
+        quant_tile_kernel[(-(-width // 16), -(-rows // 16))](
+            *given, rows, *sizes, **flags, BLOCK_M=16, BLOCK_N=16, BLOCK_W=16
+        )
     weights = codes.dequantised(form.bits)[:, :columns].astype(np.float64)
     product = rounded(x, DTYPE) @ weights.T + rounded(bias, DTYPE)
     expected = gated_activation(product) if gated else product
