@@ -17,7 +17,7 @@ from export.lowering.graph import StepWriter, cache_tensors, quantised_attribute
 from export.lowering.half import to_half
 from export.lowering.weights import FLOAT_TYPES, WeightStore
 from export.parameters import TensorReader
-from export.passes.base import only_use
+from export.passes.base import only_use, producer
 from export.quantise_cuda import CudaQuantisedWeight
 from export.recipe import Recipe, Role
 from ops.errors import ConfigError
@@ -114,9 +114,13 @@ def _fuse_activation(graph: ir.Graph, node: ir.Node) -> None:
     source = node.inputs[0]
     if source is None or only_use(source) is not node:
         return
-    product: ir.Node | None = source.producer()
-    if product is None or product.op_type not in ("Linear", "QuantMatMul"):
-        return
+    product = producer(source, "Linear", DOMAIN) or producer(source, "QuantMatMul", DOMAIN)
+    if product is not None:
+        _activate(graph, node, product)
+
+
+def _activate(graph: ir.Graph, node: ir.Node, product: ir.Node) -> None:
+    """Have `product` do what `node` does to it."""
     product.attributes.add(ir.AttrString("activation", node.attributes["activation"].as_string()))
     output = product.outputs[0]
     output.shape = node.outputs[0].shape
