@@ -17,6 +17,7 @@ from export.checkpoint.open import is_gguf, open_checkpoint, open_config, open_r
 from export.kernels.bundle import write_kernels
 from export.progress import Reporter
 from export.recipe import Recipe, recipe_for
+from export.sample_graph import sample_graph
 from export.targets import CPU, Target
 from export.task import check_task
 from export.text_info import text_info
@@ -151,7 +152,8 @@ def export_bundle(options: ExportOptions, report: Reporter) -> Manifest:
             report.stage(f"No reference run: {absent}")
         elif options.verify:
             _write_golden(writer, captured, lowered, checkpoint, config, report)
-        return writer.finish(manifest, None if absent else partial(_replay, report))
+        replayed = not absent and any(target == CPU for _, target in recipes)
+        return writer.finish(manifest, partial(_replay, report) if replayed else None)
 
 
 def _open(options: ExportOptions) -> tuple[Checkpoint | None, dict[str, Any], Path | None]:
@@ -195,6 +197,8 @@ def _write_model(
     else:
         with report.writing(f"Writing {', '.join(options.precisions)}", writer.weight_bytes) as progress:
             writer.write_weights(progress)
+    sample = "graphs/cpu.sample.onnx"
+    writer.write(sample, sample_graph(captured.dimensions.vocab_size))
     variants = []
     write_kernels(writer, [(model, target) for model, (_, target) in zip(lowered, recipes, strict=True)], report)
     for (recipe, target), model, where in zip(recipes, lowered, places, strict=True):
@@ -208,6 +212,7 @@ def _write_model(
                 weights=tuple(sorted({place.path for place in where.values()})),
                 cache_groups=model.cache_groups,
                 cache_tensors=model.cache_tensors,
+                sample=sample,
                 recipe=model.recipe,
                 linear_bytes=model.linear_bytes,
                 architectures=tuple(architecture.name for architecture in target.architectures),

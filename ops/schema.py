@@ -1,6 +1,7 @@
 """The schemas of the operator domain: one definition each, the source of registration, checks and docs.
 
-Type letters: T is float32, float16 or bfloat16 (activations), C is the cache's type, U8, I32 and I64 are integers.
+Type letters: T is float32, float16 or bfloat16 (activations), C is the cache's type, U8, U32, I32 and
+I64 are integers.
 """
 
 from __future__ import annotations
@@ -216,6 +217,40 @@ COPY_BLOCKS = Schema(
     outputs=(Input("cache_out", "C", "as cache", "the same buffer"),),
 )
 
+SAMPLE = Schema(
+    name="Sample",
+    meaning=(
+        "Chooses one token for each of the first S rows of logits. In this order: the row's mask; bias is added; "
+        "of the listed tokens positive scores are divided by the repetition penalty and negative ones multiplied, "
+        "then frequency times count is taken, and presence where the count is above 0; temperature; min-p, top-k "
+        "with ties, top-p with ties in the order of ids; a draw by inversion in that order, by the Philox4x32-10 "
+        "number of seed (key) and position (counter). Temperature 0 takes the first of the best. Log-probabilities "
+        "are of the raw logits. A row's results do not depend on the other rows nor on the number of threads."
+    ),
+    inputs=(
+        Input("logits", "float32", "[S or more, V]", "not changed"),
+        Input("settings", "float32", "[S, 6]", "temperature, top-p, min-p, repetition, presence, frequency"),
+        Input("numbers", "I64", "[S, 6]", "seed, position, top-k, logprobs, forced token or -1, mask or -1"),
+        Input("token_start", "I32", "[S + 1]", "where each row's tokens begin"),
+        Input("token_ids", "I32", "[N]", "tokens that penalties count, each once a row"),
+        Input("token_counts", "I32", "[N]", "how often each was generated; 0 where the prompt alone has it"),
+        Input("bias_start", "I32", "[S + 1]", "where each row's bias begins"),
+        Input("bias_ids", "I32", "[B]", "tokens whose logits are changed"),
+        Input("bias_values", "float32", "[B]", "what is added to them; -inf bans"),
+        Input("masks", "U32", "[M, ceil(V / 32)]", "bit i % 32 of word i / 32 allows token i"),
+    ),
+    outputs=(
+        Input("ids", "I64", "[S]", "the chosen token, or the forced one"),
+        Input("status", "I32", "[S]", "0; 1: the logits hold NaN or infinity or nothing; 2: no token is allowed"),
+        Input("logprobs", "float32", "[S]", "of the ids, where logprobs is 0 or more"),
+        Input("ranks", "I32", "[S]", "1, and one more for each likelier token, where logprobs is 0 or more"),
+        Input(
+            "top_ids", "I32", "[S, L]", "the likeliest tokens, logprobs of them; then -1. L is the most of a row"
+        ),
+        Input("top_logprobs", "float32", "[S, L]", "theirs; then 0"),
+    ),
+)
+
 SCHEMAS: dict[str, Schema] = {
     schema.name: schema
     for schema in (
@@ -229,5 +264,6 @@ SCHEMAS: dict[str, Schema] = {
         QUANT_LOGITS,
         QUANT_GATHER,
         COPY_BLOCKS,
+        SAMPLE,
     )
 }

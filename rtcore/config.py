@@ -10,6 +10,8 @@ import msgspec
 
 from ops.errors import ConfigError
 
+Kernels = Literal["auto", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"]
+"""The code paths of the CPU kernels; auto takes the best that the machine has."""
 MOST = 2**31 - 1
 """The largest number of tokens, sequences or requests that a setting may name."""
 LIMITS = {"threads": 1024, "cache_bytes": 2**62}
@@ -59,7 +61,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     swap_bytes: int = 256 * 2**20
     threads: int | None = None
     check: Literal["full", "sizes"] = "full"
-    kernels: Literal["auto", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"] = "auto"
+    kernels: Kernels = "auto"
     debug_invariants: bool = False
 
     def __post_init__(self) -> None:

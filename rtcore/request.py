@@ -15,12 +15,9 @@ MIN_PRIORITY = -8
 MAX_PRIORITY = 8
 
 
-class EngineRequest(msgspec.Struct, frozen=True):
-    """One sequence to generate. The text side has already expanded n > 1 into n requests; they share the cache
-    blocks of their prompt, which only the first of them computes.
+class ServiceTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """For whom and how urgently a request is served.
 
-    id: unique among live requests. prompt_ids: at least one token. params.max_tokens is never None here: the
-    text side resolved it against the context length. arrival: seconds since the epoch, for queue order.
     tenant: whom it is served for; tenants get equal shares, or shares by weight. priority: MIN_PRIORITY to
     MAX_PRIORITY, smaller goes first; those above 0 are refused first under overload. cache_salt: requests with
     different salts share no cached blocks. read_cache: False computes the whole prompt even if it is cached.
@@ -28,16 +25,26 @@ class EngineRequest(msgspec.Struct, frozen=True):
     submission by which it must have ended.
     """
 
-    id: str
-    prompt_ids: list[int]
-    params: SamplingParams
-    arrival: float = 0.0
     tenant: str = ""
     priority: int = 0
     cache_salt: str = ""
     read_cache: bool = True
     queue_timeout: float | None = None
     timeout: float | None = None
+
+
+class EngineRequest(ServiceTerms, frozen=True):
+    """One sequence to generate. The text side has already expanded n > 1 into n requests; they share the cache
+    blocks of their prompt, which only the first of them computes.
+
+    id: unique among live requests. prompt_ids: at least one token. params.max_tokens is never None here: the
+    text side resolved it against the context length. arrival: seconds since the epoch, for queue order.
+    """
+
+    id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    arrival: float = 0.0
 
 
 class EngineFailure(msgspec.Struct, frozen=True):

@@ -52,7 +52,6 @@ class Sequence:
     computed: int = 0
     blocks: SequenceBlocks | None = None
     status: Status = Status.WAITING
-    preemptions: int = 0
     limit: int = 0
     last: int = 0
     tenant: str = ""
@@ -96,6 +95,13 @@ class Sequence:
             priority=request.priority,
             submitted=submitted,
         )
+
+    @property
+    def reads_cache(self) -> bool:
+        """Whether it may begin with cached blocks: not while logits of its prompt are still wanted."""
+        decoding = self.decoding
+        scored = not decoding.scores_prompt or decoding.prompt_scored == self.prompt_length
+        return scored and self.request.read_cache
 
     @property
     def pending(self) -> int:

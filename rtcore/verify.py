@@ -78,11 +78,14 @@ class VerifyReport(msgspec.Struct, frozen=True):
 def verify(path: str | Path, config: EngineConfig) -> VerifyReport:
     """Check the bundle at `path` whole, then replay the precision that `config` names, or all for its target.
 
-    Raises what Bundle.open and loading raise; a replay out of bounds is in the report.
+    Raises what Bundle.open and loading raise, and WrongTarget where the bundle has no such variant; a replay out of
+    bounds is in the report.
     """
     with Bundle.open(path, check="full") as bundle:
         for variant in bundle.manifest.variants:
             bundle.read_graph(variant)
+            if variant.sample is not None:
+                bundle.read_graph(variant, variant.sample)
         replays, absent = _replays(bundle, config)
         return VerifyReport(
             bundle=str(bundle.path),
@@ -97,7 +100,7 @@ def verify(path: str | Path, config: EngineConfig) -> VerifyReport:
 def _replays(bundle: Bundle, config: EngineConfig) -> tuple[list[PrecisionReport], str]:
     """The replays, or none and why."""
     manifest = bundle.manifest
-    if config.precision is not None:
+    if config.precision or config.target not in {variant.target for variant in manifest.variants}:
         bundle.variant(config.precision, config.target)
     if manifest.skeleton:
         return [], "The bundle is a skeleton without weights."
@@ -109,8 +112,6 @@ def _replays(bundle: Bundle, config: EngineConfig) -> tuple[list[PrecisionReport
         for variant in manifest.variants
         if variant.target == config.target and config.precision in (None, variant.precision)
     ]
-    if not wanted:
-        return [], f"The bundle holds nothing for {config.target}."
     records = [(variant, golden.record(variant.precision, variant.target)) for variant in wanted]
     recorded = [(variant, record) for variant, record in records if record is not None]
     if not recorded:

@@ -30,7 +30,8 @@ COLDEST = 1e-30
 
 class Sampled(NamedTuple):
     """ids int64 [S]; status int32 [S]; logprobs float32 [S]; ranks int32 [S]; top_ids int32 [S, L]; top_logprobs
-    float32 [S, L], where L is the most that a row asks for; unused places hold id -1 and 0."""
+    float32 [S, L], where L is the most that a row asks for; unused places hold id -1 and 0. Tokens whose logits are
+    -inf are never among the likeliest."""
 
     ids: Array
     status: Array
@@ -91,7 +92,7 @@ def sample(
             logs = log_softmax(raw)
             result.logprobs[row] = logs[chosen]
             result.ranks[row] = 1 + np.count_nonzero(raw > raw[chosen])
-            best = np.argsort(-raw, kind="stable")[:count]
+            best = np.argsort(-raw, kind="stable")[: min(count, np.count_nonzero(raw > -np.inf))]
             result.top_ids[row, : len(best)] = best
             result.top_logprobs[row, : len(best)] = logs[best]
     return result
@@ -127,11 +128,11 @@ def processed(
     if mask is not None:
         allowed = np.unpackbits(mask.astype("<u4").view(np.uint8), bitorder="little")[: len(scores)]
         scores[allowed == 0] = -np.inf
-    for token, value in zip(*bias, strict=True):
-        scores[token] += value
     ids, counts = tokens
     repetition, presence, frequency = settings[Setting.REPETITION :]
     with np.errstate(over="ignore"):
+        for token, value in zip(*bias, strict=True):
+            scores[token] += value
         listed = scores[ids]
         if repetition != 1:
             listed = np.where(listed > 0, listed / repetition, listed * repetition)

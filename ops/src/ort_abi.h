@@ -62,7 +62,16 @@ constexpr uint32_t kApiVersion = 18;
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2, kNotImplemented = 9 };
 
 // kActivation is no type of ORT's: it stands for the one that a session's activations have.
-enum ElementType : int { kFloat = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7, kFloat16 = 10, kBfloat16 = 16, kActivation = -1 };
+enum ElementType : int {
+  kFloat = 1,
+  kUint8 = 2,
+  kInt32 = 6,
+  kInt64 = 7,
+  kFloat16 = 10,
+  kUint32 = 12,
+  kBfloat16 = 16,
+  kActivation = -1
+};
 
 enum Characteristic : int { kRequired = 0, kOptional = 1 };
 

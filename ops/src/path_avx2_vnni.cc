@@ -6,6 +6,8 @@
 
 #include "path_attention.h"
 
+#include "path_sample.h"
+
 #include "dot_quads.h"
 
 #include "path_quant.h"

@@ -13,6 +13,7 @@
 #include "paged_attention.h"
 #include "quant_gather.h"
 #include "quant_matmul.h"
+#include "sample.h"
 
 #define ORTOLAN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -43,12 +44,13 @@ class Domain {
         paged_attention_float_(table, kernels_),
         paged_attention_half_(table, kernels_),
         quant_matmul_(table, kernels_),
-        quant_gather_(table, kernels_) {
+        quant_gather_(table, kernels_),
+        sample_(table, kernels_) {
     const Api api(table);
     api.call("ai.ortolan: creating the domain", abi::kCreateCustomOpDomain, kDomainName, &domain_);
     const OrtCustomOp* ops[] = {&gated_activation_,      &add_rms_norm_,         &copy_blocks_float_,
                                 &copy_blocks_half_,      &paged_attention_float_, &paged_attention_half_,
-                                &quant_matmul_,          &quant_gather_};
+                                &quant_matmul_,          &quant_gather_,         &sample_};
     for (const OrtCustomOp* op : ops)
       api.call("ai.ortolan: adding an operator", abi::kCustomOpDomainAdd, domain_, op);
   }
@@ -65,6 +67,7 @@ class Domain {
   CustomOp<PagedAttention<abi::kFloat16>> paged_attention_half_;
   CustomOp<QuantMatMul> quant_matmul_;
   CustomOp<QuantGather> quant_gather_;
+  CustomOp<Sample> sample_;
   OrtCustomOpDomain* domain_ = nullptr;
 };
 

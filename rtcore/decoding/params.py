@@ -14,7 +14,7 @@ MAX_STOP_BYTES = 1024
 MAX_SEQUENCES = 128
 MAX_LOGPROBS = 20
 MAX_BAD_WORDS = 256
-MAX_BAD_WORD_TOKENS = 64
+MAX_BAD_WORD_TOKENS = 2048
 MAX_BIASED_TOKENS = 1024
 MAX_LISTED_TOKENS = 1 << 20
 MAX_HOOKS = 8
@@ -50,7 +50,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: the log-probability of each generated token, and of so many that were likeliest in its place, by the
     model's own distribution before any processor; None for none. prompt_logprobs: the same for the prompt.
 
-    logits_processors, stop_rules: the user's own, in the order in which they apply.
+    echo: the text begins with that of the prompt. logits_processors, stop_rules: the user's own, in the order in
+    which they apply.
     """
 
     n: int = 1
@@ -77,6 +78,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    echo: bool = False
     logits_processors: tuple[Hook, ...] = ()
     stop_rules: tuple[Hook, ...] = ()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.sample_columns import NEUTRAL_SETTINGS, NO_LOGPROBS, NO_MASK, NOT_FORCED, Number
+from ops.sample_columns import NEUTRAL_SETTINGS, NO_MASK, NOT_FORCED, Number
 from rtcore.executor.sample_arrays import SampleInputs, Uint32
 from rtcore.scheduler.base import Work
 from rtcore.sequence import Sequence
@@ -124,14 +125,15 @@ class _Lists:
         self._parts[1].append(second)
 
     def arrays(self) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
-        """starts int32 [rows + 1], and both arrays of all rows together."""
-        first, second = (
-            np.concatenate(parts) if parts else np.zeros(0, kind)
-            for parts, kind in zip(self._parts, self._types, strict=True)
-        )
+        """starts int32 [rows + 1], and both arrays of all rows together; where all are empty, the same objects."""
+        if not self._parts[0]:
+            return _empty(len(self._ends), self._types)
+        first, second = (np.concatenate(parts) for parts in self._parts)
         return np.array(self._ends, np.int32), first, second
 
 
-def without_logprobs(inputs: SampleInputs) -> bool:
-    """Whether no row asks for log-probabilities."""
-    return not len(inputs) or int(inputs.numbers[:, Number.LOGPROBS].max()) == NO_LOGPROBS
+@lru_cache(maxsize=1024)
+def _empty(
+    starts: int, types: tuple[type[np.generic], type[np.generic]]
+) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+    return np.zeros(starts, np.int32), np.zeros(0, types[0]), np.zeros(0, types[1])

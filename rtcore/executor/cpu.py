@@ -23,8 +23,21 @@ _FATAL_ONLY = 4
 def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CpuExecutor:
     """The executor of a variant for the target cpu; see rtcore.executor.registry for the errors."""
     blocks = choose_blocks(bundle.manifest, variant, config)
-    session = _session(bundle, variant, config)
-    return CpuExecutor(session, variant, blocks, config.block_size, bundle.manifest.dimensions.vocab_size)
+    session = _session(bundle, variant, variant.step, config)
+    sampler = load_sampler(bundle, variant, config)
+    vocab_size = bundle.manifest.dimensions.vocab_size
+    return CpuExecutor(session, sampler, variant, blocks, config.block_size, vocab_size)
+
+
+def load_sampler(bundle: Bundle, variant: Variant, config: EngineConfig) -> CpuSampler:
+    """The sampler of a variant, over logits in host memory. Raises BundleDamaged where the bundle has none."""
+    if variant.sample is None:
+        raise BundleDamaged(
+            f"The bundle {bundle.path.name} has no graph that chooses tokens.",
+            why="It was made by a version of Ortolan that had none.",
+            remedy="Export the model anew.",
+        )
+    return CpuSampler(_session(bundle, variant, variant.sample, config), variant.sample)
 
 
 class CpuExecutor(Executor):
@@ -35,8 +48,10 @@ class CpuExecutor(Executor):
     logits are written into a buffer that is reserved once and grows to the most rows seen.
     """
 
-    def __init__(self, session: Any, variant: Variant, blocks: int, block_size: int, vocab_size: int) -> None:
-        """session: an onnxruntime.InferenceSession of the variant's step graph."""
+    def __init__(
+        self, session: Any, sampler: CpuSampler, variant: Variant, blocks: int, block_size: int, vocab_size: int
+    ) -> None:
+        """session: an onnxruntime.InferenceSession of the variant's step graph; sampler: over its sample graph."""
         self.block_size = block_size
         self.num_blocks = [blocks] * len(variant.cache_groups)
         self.windows = [group.window for group in variant.cache_groups]
@@ -55,7 +70,7 @@ class CpuExecutor(Executor):
         self._bind_cache(variant)
         self._logits = np.empty((0, vocab_size), np.float32)
         self._rows = 0
-        self._sampler = CpuSampler()
+        self._sampler = sampler
 
     def _check_names(self, outputs: set[str], variant: Variant) -> None:
         """Raise BundleDamaged unless the graph has the inputs and outputs that a step binds."""
@@ -139,11 +154,12 @@ class CpuExecutor(Executor):
     def close(self) -> None:
         self._session = None
         self._binding = None
+        self._sampler.close()
         self._memory.release()
 
 
-def _session(bundle: Bundle, variant: Variant, config: EngineConfig) -> Any:
-    """An InferenceSession of the step graph, its weights mapped from the bundle's files."""
+def _session(bundle: Bundle, variant: Variant, name: str, config: EngineConfig) -> Any:
+    """An InferenceSession of a variant's graph, its weights mapped from the bundle's files."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -165,14 +181,14 @@ def _session(bundle: Bundle, variant: Variant, config: EngineConfig) -> Any:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.path))
     register(options, config.kernels)
-    graph = bundle.read_graph(variant)
+    graph = bundle.read_graph(variant, name)
     try:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         # As above: ONNX Runtime's errors share no root of their own.
         raise BundleDamaged(
-            f"ONNX Runtime {onnxruntime.__version__} cannot load {variant.step}.",
+            f"ONNX Runtime {onnxruntime.__version__} cannot load {name}.",
             why=str(error),
             remedy="Check the bundle with `ortolan verify`; if it is whole, export the model with this version.",
-            param=variant.step,
+            param=name,
         ) from error

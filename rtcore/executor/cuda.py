@@ -15,6 +15,7 @@ from ops.sample_columns import Number, RowStatus, Setting
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
+from rtcore.executor.cpu import load_sampler
 from rtcore.executor.cpu_sample import CpuSampler
 from rtcore.executor.cuda_buckets import bucket_for, bucket_sizes
 from rtcore.executor.cuda_kernels import load_kernels
@@ -44,7 +45,7 @@ def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CudaExecutor
         load_kernels(bundle, variant, device)
         activations = variant.cache_tensors[0].dtype
         session = CudaSession(runtime, bundle, variant, device, activations)
-        return CudaExecutor(device, session, bundle, variant, config)
+        return CudaExecutor(device, session, load_sampler(bundle, variant, config), bundle, variant, config)
     except BaseException:
         device.close()
         raise
@@ -59,7 +60,13 @@ class CudaExecutor(Executor):
     """
 
     def __init__(
-        self, device: CudaDevice, session: CudaSession, bundle: Bundle, variant: Variant, config: EngineConfig
+        self,
+        device: CudaDevice,
+        session: CudaSession,
+        sampler: CpuSampler,
+        bundle: Bundle,
+        variant: Variant,
+        config: EngineConfig,
     ) -> None:
         self.block_size = config.block_size
         self.windows = [group.window for group in variant.cache_groups]
@@ -78,7 +85,7 @@ class CudaExecutor(Executor):
         self._ids = device.allocate(16 * self._logit_rows)
         self._host = device.pinned(16 * self._logit_rows)
         self._rows = 0
-        self._sampler = CpuSampler()
+        self._sampler = sampler
         self._free_before_cache = self._try_largest(config)
         blocks = choose_blocks(device, bundle.manifest, variant, config)
         self.num_blocks = [blocks] * len(self.windows)
@@ -323,6 +330,7 @@ class CudaExecutor(Executor):
         if self._session is None:
             return
         self._session = None
+        self._sampler.close()
         self._graphs.clear()
         self.device.synchronize()
         self._cache.release()

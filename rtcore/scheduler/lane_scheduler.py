@@ -160,10 +160,10 @@ class LaneScheduler:
         attended = 0
         for sequence in self._active.running:
             length = sequence.length
-            if length - sequence.computed != 1:
+            blocks = sequence.blocks
+            if blocks is None or length - sequence.computed != 1:
                 prefilling.append(sequence)
                 continue
-            blocks = held(sequence)
             works.append(Work(sequence, 1, blocks.length, True))
             attended += length
             if length <= blocks.writable:

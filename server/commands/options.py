@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
     from rtcore import LLM, SamplingParams
 
-_ENGINE_FLAGS = ("precision", "threads", "check")
+_ENGINE_FLAGS = ("precision", "threads", "kernels", "check")
 _SAMPLING_FLAGS = (
     "n",
     "max_tokens",
@@ -26,9 +26,22 @@ _SAMPLING_FLAGS = (
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """How the bundle is run."""
+    from rtcore.config import Kernels
+
     group = parser.add_argument_group("engine")
     group.add_argument("--precision", help="precision to run, such as fp32 or int8 (default: the bundle's own)")
     group.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all cores)")
+    group.add_argument(
+        "--cache-bytes",
+        metavar="BYTES",
+        help="memory for the KV cache, such as 2GiB (default: what is free allows)",
+    )
+    group.add_argument(
+        "--kernels",
+        choices=get_args(Kernels),
+        default="auto",
+        help="code path of the CPU kernels (default: the machine's best)",
+    )
     group.add_argument(
         "--check",
         choices=("full", "sizes"),
@@ -80,7 +93,12 @@ def add_sampling_flags(parser: argparse.ArgumentParser, max_tokens: int | None) 
 
 def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keywords for LLM."""
-    return {name: getattr(arguments, name) for name in _ENGINE_FLAGS}
+    from server.config_sources import bytes_of
+
+    settings = {name: getattr(arguments, name) for name in _ENGINE_FLAGS}
+    if arguments.cache_bytes is not None:
+        settings["cache_bytes"] = bytes_of(arguments.cache_bytes, "--cache-bytes")
+    return settings
 
 
 def sampling_params(llm: LLM, arguments: argparse.Namespace) -> SamplingParams:
