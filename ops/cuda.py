@@ -95,6 +95,8 @@ class CudaDevice:
                 "This machine cannot run the target cuda.", why=f"{what}.", remedy=remedy, param="target"
             )
         self.number = number.value
+        self._held: set[int] = set()
+        self._pinned: set[int] = set()
         self.stream = int(stream.value or 0)
         name, architecture, processors = ctypes.create_string_buffer(256), ctypes.c_int(), ctypes.c_int()
         _call("describe", self.number, name, 256, ctypes.byref(architecture), ctypes.byref(processors))
@@ -121,19 +123,25 @@ class CudaDevice:
         """The address of `size` new bytes of the GPU's memory."""
         address = ctypes.c_uint64()
         _call("allocate", self.number, size, ctypes.byref(address))
+        self._held.add(address.value)
         return address.value
 
     def release(self, address: int) -> None:
+        """Give memory back; nothing that is queued may use it any more."""
+        self._held.discard(address)
         _call("release", self.number, address)
 
     def pinned(self, size: int) -> NDArray[np.uint8]:
         """Pinned host memory, uint8 [size]; `release_pinned` gives it back."""
         address = ctypes.c_void_p()
         _call("allocate_host", self.number, size, ctypes.byref(address))
+        self._pinned.add(int(address.value or 0))
         buffer = (ctypes.c_uint8 * size).from_address(int(address.value or 0))
         return np.ctypeslib.as_array(buffer)
 
     def release_pinned(self, memory: NDArray[np.uint8]) -> None:
+        """Give pinned memory back; no array may look at it any more."""
+        self._pinned.discard(memory.ctypes.data)
         _call("release_host", self.number, memory.ctypes.data)
 
     def to_device(self, target: int, source: NDArray[Any]) -> None:
@@ -177,5 +185,11 @@ class CudaDevice:
         _call("release_event", self.number, event)
 
     def close(self) -> None:
-        """Give back stream, kernels and scratch memory. Safe to call twice."""
+        """Give back stream, kernels and all memory, also what was not released. Safe to call twice."""
+        for address in self._held:
+            _call("release", self.number, address)
+        for pinned in self._pinned:
+            _call("release_host", self.number, pinned)
+        self._held.clear()
+        self._pinned.clear()
         _call("close", self.number)

@@ -25,6 +25,10 @@ FORMS = [
 DTYPE = "float16"
 
 
+def name_of(form: QuantForm) -> str:
+    return f"int{form.bits}.{form.group}{'.minima' if form.minima else ''}"
+
+
 def random_codes(form: QuantForm, rows: int, columns: int) -> Codes:
     random = np.random.default_rng(form.group + rows)
     groups = -(-columns // form.group)
@@ -42,7 +46,7 @@ def arguments(packed: np.ndarray, device: str) -> tuple[torch.Tensor, torch.Tens
     return words, words.view(torch.float16)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=name_of)
 def test_layout_gives_back_what_it_was_given(form: QuantForm) -> None:
     codes = random_codes(form, 5, 90)
     packed = pack_rows(form, codes)
@@ -53,7 +57,7 @@ def test_layout_gives_back_what_it_was_given(form: QuantForm) -> None:
     assert (found.minima is None) == (codes.minima is None)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=name_of)
 @pytest.mark.parametrize(("rows", "width", "columns"), [(1, 24, 128), (1, 21, 200), (3, 20, 200), (17, 32, 128)])
 @pytest.mark.parametrize("gated", [False, True])
 def test_quant_matmul(device: str, form: QuantForm, rows: int, width: int, columns: int, gated: bool) -> None:
@@ -94,7 +98,7 @@ def test_quant_matmul(device: str, form: QuantForm, rows: int, width: int, colum
     check(y, expected, reach, DTYPE)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=name_of)
 def test_dequantise_and_gather(device: str, form: QuantForm) -> None:
     rows, columns = 9, 200
     codes = random_codes(form, rows, columns)
