@@ -13,7 +13,7 @@ import pytest
 FOLDER = Path(__file__).parent / "triton"
 #: One case of each kernel; the interpreter takes a minute for all.
 QUICK = (
-    "largest or layout or bias_rows or (norms and 100) or (gated_activation and 64) or (test_linear and (50 or 64)) "
+    "largest or layout or bias_rows or (norms and 100) or (gated_activation and 64) or (linear and (50 or 64)) "
     "or ((quant_matmul or gather) and (int4.128 or int4.32.minima or int8.64) and not 17 and not 24) or "
     "(attention and (plain or norms or padded) and not prompts)"
 )
