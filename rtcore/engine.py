@@ -147,6 +147,11 @@ class Engine:
         vocabulary = vocabulary_of(bundle, executor.vocab_size)
         return cls(executor, bundle.manifest, config, vocabulary=vocabulary, proposer=proposer)
 
+    @property
+    def executor(self) -> Executor:
+        """What runs the steps: for whoever measures it, not for running steps past the engine."""
+        return self._executor
+
     def submit(self, request: EngineRequest) -> bool:
         """Queue a request, or have it wait for its grammar; whether it waits. `StepResult.accepted` names it once
         it is queued, and if its grammar is none, its only delta says so.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rtcore.command import Command
 from server.bench.compare.command import COMPARE
+from server.bench.gpu import GPU
 from server.bench.grammar import GRAMMAR
 from server.bench.perplexity import PERPLEXITY
 from server.bench.profile import PROFILE
@@ -25,4 +26,5 @@ BENCHMARKS: tuple[Command, ...] = (
     PERPLEXITY,
     COMPARE,
     SCALING,
+    GPU,
 )
