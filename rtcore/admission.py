@@ -35,11 +35,12 @@ class Admission:
             )
         if request.params.max_tokens is None:
             raise InvalidRequest("max_tokens is not set.", why="The engine needs a number.", param="max_tokens")
-        if any(token >= self._vocab_size for token in request.params.stop_token_ids):
+        field, largest = request.params.largest_token_id()
+        if largest >= self._vocab_size:
             raise InvalidRequest(
-                f"Stop token id {max(request.params.stop_token_ids)} is not in the vocabulary.",
+                f"Token id {largest} of {field} is not in the vocabulary.",
                 why=f"Ids go from 0 to {self._vocab_size - 1}.",
-                param="stop_token_ids",
+                param=field,
             )
         self._check_terms(request)
         self._check_length(len(prompt), request.params.max_tokens)

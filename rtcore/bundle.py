@@ -79,26 +79,27 @@ class Bundle:
             raise _leaves(relative)
         return path
 
-    def read_graph(self, variant: Variant) -> bytes:
-        """The serialised step graph of a variant.
+    def read_graph(self, variant: Variant, name: str | None = None) -> bytes:
+        """A serialised graph of a variant: `variant.sample`, or the step graph where no name is given.
 
         Raises BundleDamaged when it is no ONNX model, or maps a file that leaves the bundle or that the manifest
         does not name for this variant.
         """
-        graph = self.file(variant.step).read_bytes()
+        name = name or variant.step
+        graph = self.file(name).read_bytes()
         try:
             locations = external_locations(graph)
         except ValueError as error:
             raise BundleDamaged(
-                f"{variant.step} is not an ONNX model.", why=f"{error}.", remedy=_COPY_AGAIN, param=variant.step
+                f"{name} is not an ONNX model.", why=f"{error}.", remedy=_COPY_AGAIN, param=name
             ) from error
         for location in sorted(locations):
             self.file(location)
             if location not in variant.weights:
                 raise BundleDamaged(
-                    f"{variant.step} maps {location}, which the manifest does not name for it.",
+                    f"{name} maps {location}, which the manifest does not name for it.",
                     remedy="Do not use this bundle; export the model anew.",
-                    param=variant.step,
+                    param=name,
                 )
         return graph
 

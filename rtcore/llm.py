@@ -19,6 +19,7 @@ from rtcore.loading import load_engine
 from rtcore.manifest import Manifest
 from rtcore.offline import Batch, Driver
 from rtcore.output import RequestOutput
+from rtcore.request import ServiceTerms
 from rtcore.text.chat import Message
 from rtcore.text.frontend import TextFrontend
 
@@ -84,14 +85,17 @@ class LLM:
         """The model's own sampling parameters, less what is given (None counts as not given)."""
         return self._frontend.default_params(**given)
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], params: Params = None) -> list[RequestOutput]:
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, terms: ServiceTerms | None = None
+    ) -> list[RequestOutput]:
         """Complete prompts, each a text or a list of token ids; the outputs are in the order of the prompts.
 
-        params: one for all, one for each, or None for the model's own. All prompts are checked before the first
-        runs. Raises InvalidRequest, ContextLengthExceeded or CacheTooSmall for the first that is wrong, and
-        EngineError where the engine fails. An interrupt cancels everything.
+        params: one for all, one for each, or None for the model's own. terms: priority, tenant, timeouts and what
+        is cached, for all prompts. All prompts are checked before the first runs. Raises InvalidRequest,
+        ContextLengthExceeded or CacheTooSmall for the first that is wrong, and EngineError where the engine fails.
+        An interrupt cancels everything.
         """
-        return _finish(self._batch(self._plain(prompts), params))
+        return _finish(self._batch(self._plain(prompts), params, terms))
 
     def chat(
         self,
@@ -101,17 +105,23 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        terms: ServiceTerms | None = None,
     ) -> list[RequestOutput]:
         """Answer a conversation or several; as `generate`, over the model's chat template.
 
         A message is a mapping with role and content. chat_template_kwargs: more variables for the template.
         """
         return _finish(
-            self._batch(self._rendered(messages, tools, add_generation_prompt, chat_template_kwargs), params)
+            self._batch(self._rendered(messages, tools, add_generation_prompt, chat_template_kwargs), params, terms)
         )
 
     def stream(
-        self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, delta: bool = False
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Params = None,
+        *,
+        delta: bool = False,
+        terms: ServiceTerms | None = None,
     ) -> Iterator[RequestOutput]:
         """Complete prompts as `generate` does, and give an output whenever a prompt has grown.
 
@@ -119,7 +129,7 @@ class LLM:
         holds the one sequence that grew, and only what was added. Outputs of several prompts interleave:
         `index` tells them apart. Prompts are checked at once; closing the iterator cancels what still runs.
         """
-        return _increments(self._batch(self._plain(prompts), params), delta)
+        return _increments(self._batch(self._plain(prompts), params, terms, streamed=True), delta)
 
     def stream_chat(
         self,
@@ -130,10 +140,11 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        terms: ServiceTerms | None = None,
     ) -> Iterator[RequestOutput]:
         """Answer conversations as `chat` does, and give outputs as `stream` does."""
         rendered = self._rendered(messages, tools, add_generation_prompt, chat_template_kwargs)
-        return _increments(self._batch(rendered, params), delta)
+        return _increments(self._batch(rendered, params, terms, streamed=True), delta)
 
     def close(self) -> None:
         """Give back the engine and its memory. Safe to call twice; any other use then raises EngineUnavailable."""
@@ -178,21 +189,34 @@ class LLM:
         ]
         return [(text, self._frontend.encode_chat(text)) for text in texts]
 
-    def _batch(self, prompts: list[tuple[str | None, list[int]]], params: Params) -> Batch:
+    def _batch(
+        self,
+        prompts: list[tuple[str | None, list[int]]],
+        params: Params,
+        terms: ServiceTerms | None,
+        *,
+        streamed: bool = False,
+    ) -> Batch:
         """Check all prompts and make a batch of them."""
         self._driver.check_open()
-        batch = Batch(self._driver)
+        batch = Batch(self._driver, self._frontend.tokenizer)
         for number, ((prompt, ids), chosen) in enumerate(
             zip(prompts, self._params(params, len(prompts)), strict=True)
         ):
             self._requests += 1
+            if streamed and chosen.sequences > chosen.n:
+                raise InvalidRequest(
+                    "best_of cannot be streamed.", why="Which are the best is known at the end.", param="best_of"
+                )
             try:
-                requests = self._frontend.requests(ids, chosen, f"offline-{self._requests}")
+                requests = self._frontend.requests(
+                    ids, chosen, f"offline-{self._requests}", terms or ServiceTerms()
+                )
             except OrtolanError as error:
                 if len(prompts) > 1:
                     error.what = f"Prompt {number}: {error.what}"
                 raise
-            batch.add(prompt, [(request, self._frontend.stream(request)) for request in requests])
+            batch.add(prompt, chosen, [(request, self._frontend.stream(request)) for request in requests])
         return batch
 
     def _params(self, params: Params, count: int) -> list[SamplingParams]:
@@ -237,5 +261,12 @@ def _increments(batch: Batch, delta: bool) -> Iterator[RequestOutput]:
 
 
 def _snapshot(whole: RequestOutput) -> RequestOutput:
-    outputs = [msgspec.structs.replace(output, token_ids=list(output.token_ids)) for output in whole.outputs]
+    outputs = [
+        msgspec.structs.replace(
+            output,
+            token_ids=list(output.token_ids),
+            logprobs=None if output.logprobs is None else list(output.logprobs),
+        )
+        for output in whole.outputs
+    ]
     return msgspec.structs.replace(whole, outputs=outputs)

@@ -87,10 +87,12 @@ class CacheTensor(msgspec.Struct, frozen=True):
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """One precision for one target: its graphs, the weight files that they map, and its cache.
+    """One precision for one target: its graphs (`step`, from ids to logits, and `sample`, from logits to tokens),
+    the weight files that they map, and its cache.
 
     `recipe` records how weights were quantised (bits, group, symmetric, what stayed higher); `linear_bytes`
-    are the bytes of weights that one decode step reads, the floor that benchmarks state.
+    are the bytes of weights that one decode step reads, the floor that benchmarks state. `architectures` are those
+    that the bundle packs GPU kernels for, as in sm_90; empty for the CPU.
     """
 
     precision: str
@@ -102,6 +104,7 @@ class Variant(msgspec.Struct, frozen=True):
     sample: str | None = None
     recipe: dict[str, Any] = {}
     linear_bytes: int = 0
+    architectures: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for tensor in self.cache_tensors:
@@ -115,7 +118,7 @@ class TextInfo(msgspec.Struct, frozen=True):
     """What text in and text out need: special ids, how a prompt begins, sampling defaults of the model.
 
     `stop_ids` end a generation; `sampling` holds the checkpoint's own defaults by
-    its names for them; of these, temperature, top_k and top_p are used.
+    its names for them; of these, temperature, top_k, top_p, min_p and repetition_penalty are used.
     """
 
     bos_id: int | None = None

@@ -8,12 +8,14 @@ from collections.abc import Generator
 import msgspec
 
 from ops.errors import EngineDied, EngineError, EngineUnavailable, OrtolanError, Overloaded
+from rtcore.decoding.params import SamplingParams
 from rtcore.engine import Engine
 from rtcore.failure import error_of
-from rtcore.output import CompletionOutput, RequestOutput
+from rtcore.output import CompletionOutput, RequestOutput, choices_of
 from rtcore.request import EngineRequest, TokenDelta
 from rtcore.scheduler.outcome import Outcome
 from rtcore.text.stream import TextDelta, TextStream
+from rtcore.text.tokenizer import Tokenizer
 
 # An engine that holds requests may defer them once or twice, but not for ever.
 _MAX_IDLE_STEPS = 16
@@ -81,26 +83,60 @@ class Driver:
 
 
 class _Running:
-    """One sequence of a prompt on its way."""
+    """One sequence of a prompt on its way. outputs: those of all sequences that run for the prompt."""
 
-    def __init__(self, stream: TextStream, prompt: RequestOutput, output: CompletionOutput) -> None:
+    def __init__(
+        self,
+        stream: TextStream,
+        prompt: RequestOutput,
+        output: CompletionOutput,
+        outputs: list[CompletionOutput],
+        tokenizer: Tokenizer,
+    ) -> None:
         self.stream = stream
         self.prompt = prompt
         self.output = output
+        self._outputs = outputs
+        self._tokenizer = tokenizer
 
-    def add(self, delta: TextDelta) -> None:
-        self.output.text += delta.text
-        self.output.token_ids += delta.token_ids
-        self.output.finish_reason = delta.finish_reason
-        self.output.stop_reason = delta.stop_reason
-        if delta.finish_reason is not None:
-            self.prompt.finished = all(output.finish_reason for output in self.prompt.outputs)
+    def add(self, delta: TextDelta) -> CompletionOutput:
+        """Add a delta to the whole; returns it by itself."""
+        whole = self.output
+        new = CompletionOutput(whole.index, delta.text, delta.token_ids, delta.finish_reason, delta.stop_reason)
+        whole.text += new.text
+        whole.token_ids += new.token_ids
+        whole.finish_reason, whole.stop_reason = new.finish_reason, new.stop_reason
+        if delta.logprobs:
+            new.cumulative_logprob = sum(told.logprob for told in delta.logprobs)
+            whole.cumulative_logprob = (whole.cumulative_logprob or 0.0) + new.cumulative_logprob
+        if whole.logprobs is not None:
+            new.logprobs = choices_of(self._tokenizer, delta.token_ids, delta.logprobs)
+            whole.logprobs += new.logprobs
+        if delta.prompt_logprobs and self.prompt.prompt_logprobs is not None:
+            known = len(self.prompt.prompt_logprobs)
+            ids = self.prompt.prompt_token_ids[known : known + len(delta.prompt_logprobs)]
+            self.prompt.prompt_logprobs += choices_of(self._tokenizer, ids, delta.prompt_logprobs)
+        if delta.finish_reason is not None and all(output.finish_reason for output in self._outputs):
+            self._finish()
+        return new
+
+    def _finish(self) -> None:
+        """All sequences have ended: of best_of the best n stay, the best first."""
+        wanted = len(self.prompt.outputs)
+        if wanted < len(self._outputs):
+            best = sorted(self._outputs, key=lambda output: -(output.cumulative_logprob or 0.0))[:wanted]
+            self.prompt.outputs[:] = [
+                msgspec.structs.replace(output, index=index) for index, output in enumerate(best)
+            ]
+        self.prompt.finished = True
 
 
 class Batch:
     """Prompts that run together. `outputs` holds a RequestOutput for each, in order, and grows as they run."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, tokenizer: Tokenizer) -> None:
+        """tokenizer: it names the tokens of log-probabilities."""
+        self._tokenizer = tokenizer
         self.outputs: list[RequestOutput] = []
         self._driver = driver
         self._waiting: deque[tuple[EngineRequest, _Running]] = deque()
@@ -108,14 +144,25 @@ class Batch:
         self._added: list[RequestOutput] = []
         self._failure: OrtolanError | None = None
 
-    def add(self, prompt: str | None, sequences: list[tuple[EngineRequest, TextStream]]) -> None:
+    def add(
+        self, prompt: str | None, params: SamplingParams, sequences: list[tuple[EngineRequest, TextStream]]
+    ) -> None:
         """Add a prompt: a request and the stream of its text for each of its sequences."""
         ids = list(sequences[0][0].prompt_ids)
-        outputs = [CompletionOutput(index) for index in range(len(sequences))]
-        whole = RequestOutput(len(self.outputs), prompt, ids, outputs)
+        outputs = [
+            CompletionOutput(index, logprobs=None if params.logprobs is None else [])
+            for index in range(len(sequences))
+        ]
+        whole = RequestOutput(
+            len(self.outputs),
+            prompt,
+            ids,
+            outputs[: params.n],
+            prompt_logprobs=None if params.prompt_logprobs is None else [None],
+        )
         self.outputs.append(whole)
         for (request, stream), output in zip(sequences, outputs, strict=True):
-            self._waiting.append((request, _Running(stream, whole, output)))
+            self._waiting.append((request, _Running(stream, whole, output, outputs, self._tokenizer)))
 
     def run(self) -> Generator[list[RequestOutput]]:
         """Run to the end, and give what each step adds. Left early for any reason, it cancels what still runs."""
@@ -140,16 +187,13 @@ class Batch:
         if running is None:
             return
         added = running.stream.feed(delta)
-        running.add(added)
+        new = running.add(added)
         if added.finish_reason is not None:
             del self._running[delta.id]
         if added.cut:
             self._driver.cancel(delta.id)
         if delta.failure is not None:
             self._failure = error_of(delta.failure)
-        new = CompletionOutput(
-            running.output.index, added.text, added.token_ids, added.finish_reason, added.stop_reason
-        )
         self._added.append(msgspec.structs.replace(running.prompt, outputs=[new]))
 
     def _submit(self) -> None:

@@ -8,6 +8,7 @@ from enum import Enum
 import numpy as np
 
 from ops.errors import EngineError
+from rtcore.decoding.state import DecodingState
 from rtcore.executor.base import Int64
 from rtcore.kvcache.block_manager import SequenceBlocks
 from rtcore.kvcache.hash_chain import HashChain
@@ -31,18 +32,19 @@ class Sequence:
 
     tokens: int64, prompt and generated ids in tokens[:length], the rest is room to grow. computed: tokens
     whose K and V are in the cache; when it reaches length - 1 only the newest is left, and the next step
-    decodes. order: place in the queue, smaller first. seed: of its draws. stop_ids: ids of the model that end
-    it (empty under ignore_eos). limit: length at which it ends. blocks: None while waiting. last: the newest
-    token. chain: the digests of its blocks. saved: what a preemption copied to host memory. submitted, started:
-    seconds of the engine's clock, started None until it leaves the queue for the first time. long: which lane
-    it belongs to. frontier: while its prompt is computed, the digest of the block that is next. charged: tokens
-    that its tenant was charged for. needed: blocks of each group that it lacked when it last could not start.
+    decodes. decoding: what its next token depends on besides logits. order: place in the queue, smaller first.
+    stop_ids: ids that end it, the model's (not under ignore_eos) and its own. limit: length at which it ends.
+    blocks: None while waiting. last: the newest token. chain: the digests of its blocks. saved: what a preemption
+    copied to host memory. submitted, started: seconds of the engine's clock, started None until it leaves the queue
+    for the first time. long: which lane it belongs to. frontier: while its prompt is computed, the digest of the
+    block that is next. charged: tokens that its tenant was charged for. needed: blocks of each group that it lacked
+    when it last could not start.
     """
 
     request: EngineRequest
+    decoding: DecodingState
     chain: HashChain
     order: tuple[float, int]
-    seed: int
     stop_ids: frozenset[int]
     tokens: Int64
     length: int
@@ -50,10 +52,6 @@ class Sequence:
     computed: int = 0
     blocks: SequenceBlocks | None = None
     status: Status = Status.WAITING
-    preemptions: int = 0
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
     limit: int = 0
     last: int = 0
     tenant: str = ""
@@ -81,24 +79,30 @@ class Sequence:
         prompt_length = len(request.prompt_ids)
         tokens = np.empty(prompt_length + _ROOM, np.int64)
         tokens[:prompt_length] = request.prompt_ids
+        ignored = params.ignore_eos and params.structured_outputs is None
+        ends = frozenset(params.stop_token_ids) | (frozenset() if ignored else stop_ids)
         return cls(
             request=request,
+            decoding=DecodingState(params, tokens[:prompt_length], seed, ends),
             chain=chain,
             order=(request.arrival, number),
-            seed=seed,
-            stop_ids=frozenset() if params.ignore_eos else stop_ids,
+            stop_ids=ends,
             tokens=tokens,
             length=prompt_length,
             prompt_length=prompt_length,
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
             limit=prompt_length + (params.max_tokens or 0),
             last=request.prompt_ids[-1],
             tenant=request.tenant,
             priority=request.priority,
             submitted=submitted,
         )
+
+    @property
+    def reads_cache(self) -> bool:
+        """Whether it may begin with cached blocks: not while logits of its prompt are still wanted."""
+        decoding = self.decoding
+        scored = not decoding.scores_prompt or decoding.prompt_scored == self.prompt_length
+        return scored and self.request.read_cache
 
     @property
     def pending(self) -> int:
@@ -113,9 +117,14 @@ class Sequence:
             self.tokens = larger
         self.tokens[self.length] = self.last = token
         self.length += 1
-        if token in self.stop_ids or token in self.request.params.stop_token_ids:
+        self.decoding.take(token)
+        return self.reason(token, self.length)
+
+    def reason(self, token: int, length: int) -> FinishReason | None:
+        """Why the sequence would end with a token that makes it `length` long; None if it goes on."""
+        if token in self.stop_ids:
             return "stop"
-        return "length" if self.length >= self.limit else None
+        return "length" if length >= self.limit else None
 
     def stop_reason(self, token: int) -> int | None:
         """The token, if it is one of the stop ids that the request itself named."""

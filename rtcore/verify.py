@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -78,11 +79,14 @@ class VerifyReport(msgspec.Struct, frozen=True):
 def verify(path: str | Path, config: EngineConfig) -> VerifyReport:
     """Check the bundle at `path` whole, then replay the precision that `config` names, or all for its target.
 
-    Raises what Bundle.open and loading raise; a replay out of bounds is in the report.
+    Raises what Bundle.open and loading raise, and WrongTarget where the bundle has no such variant; a replay out of
+    bounds is in the report.
     """
     with Bundle.open(path, check="full") as bundle:
         for variant in bundle.manifest.variants:
             bundle.read_graph(variant)
+            if variant.sample is not None:
+                bundle.read_graph(variant, variant.sample)
         replays, absent = _replays(bundle, config)
         return VerifyReport(
             bundle=str(bundle.path),
@@ -97,7 +101,7 @@ def verify(path: str | Path, config: EngineConfig) -> VerifyReport:
 def _replays(bundle: Bundle, config: EngineConfig) -> tuple[list[PrecisionReport], str]:
     """The replays, or none and why."""
     manifest = bundle.manifest
-    if config.precision is not None:
+    if config.precision or config.target not in {variant.target for variant in manifest.variants}:
         bundle.variant(config.precision, config.target)
     if manifest.skeleton:
         return [], "The bundle is a skeleton without weights."
@@ -109,13 +113,12 @@ def _replays(bundle: Bundle, config: EngineConfig) -> tuple[list[PrecisionReport
         for variant in manifest.variants
         if variant.target == config.target and config.precision in (None, variant.precision)
     ]
-    if not wanted:
-        return [], f"The bundle holds nothing for {config.target}."
-    recorded = [variant for variant in wanted if variant.precision in golden.precisions]
+    records = [(variant, golden.record(variant.precision, variant.target)) for variant in wanted]
+    recorded = [(variant, record) for variant, record in records if record is not None]
     if not recorded:
         names = ", ".join(variant.precision for variant in wanted)
         return [], f"{GOLDEN_FILE} has no record of {names}."
-    return [_replay(bundle, variant, golden.precisions[variant.precision], config) for variant in recorded], ""
+    return [_replay(bundle, variant, record, config) for variant, record in recorded], ""
 
 
 def _read_golden(bundle: Bundle) -> Golden:
@@ -201,22 +204,29 @@ class TeacherForced:
 
     def run(self, token_ids: list[int], positions: list[int]) -> NDArray[np.float32]:
         """Logits float32 [len(positions), vocabulary] after each of `positions`, which may come in any order."""
+        logits = np.empty((len(positions), self._executor.vocab_size), np.float32)
+        for inside, found in self.parts(token_ids, positions):
+            logits[inside] = found
+        return logits
+
+    def parts(
+        self, token_ids: list[int], positions: list[int]
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
+        """The same step by step: indices into `positions`, and logits of them that the next step overwrites."""
         request = EngineRequest("replay", token_ids, SamplingParams(temperature=0.0, max_tokens=1))
         chain = self._blocks.new_chain(CacheKey(""))
         sequence = Sequence.create(request, chain, 0, 0, frozenset())
         sequence.blocks = self._blocks.open(chain, Match([]))
         self._blocks.append(sequence.blocks, sequence.length, 0)
         wanted = np.asarray(positions, np.int64)
-        logits = np.empty((len(positions), self._executor.vocab_size), np.float32)
         while sequence.pending:
             tokens = max(1, min(_CHUNK, sequence.pending - _DECODED))
             inputs = self._batch.build([Work(sequence, tokens, 0, tokens == sequence.pending)])
             inside = np.flatnonzero((wanted >= sequence.computed) & (wanted < sequence.computed + tokens))
             if len(inside):
                 inputs.logit_rows = wanted[inside] - sequence.computed
-            found = self._executor.run(inputs)
+            self._executor.run(inputs)
             if len(inside):
-                logits[inside] = found
+                yield inside, self._executor.logits()
             sequence.computed += tokens
         self._blocks.close(sequence.blocks)
-        return logits

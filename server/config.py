@@ -1,33 +1,20 @@
-"""ServerConfig: parsed once from flags, `ORTOLAN_*` variables and a TOML file; the only reader of the environment.
-
-A flag beats a variable, a variable beats the file, the file beats the default.
-"""
+"""ServerConfig: how a server runs, as one frozen struct."""
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
-import os
-import re
-import tomllib
-import types
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from ops.errors import ConfigError
-from rtcore.config import EngineConfig
-from server.nearest import nearest
-
-PREFIX = "ORTOLAN_"
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?i?)b?", re.IGNORECASE)
+from rtcore.config import EngineConfig, Kernels
 
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=1e6)]
+Weight = Annotated[float, Meta(gt=0, le=1e6)]
+HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 Bytes = Annotated[int, Meta(ge=1, extra={"size": True})]
 
 
@@ -60,6 +47,20 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float, Meta(gt=0, lt=1, description="of time, places and cache, for long requests when all want more")
     ] = 0.25
     ageing: Annotated[Seconds, Meta(description="seconds of waiting that are worth one priority")] = 10.0
+    tenant_header: Annotated[
+        HeaderName | None, Meta(description="request header in which a proxy names the tenant it serves")
+    ] = None
+    tenant_weights: Annotated[
+        dict[str, Weight],
+        Meta(description="shares of tenants that do not have the weight 1, such as alice=2,bob=0.5"),
+    ] = {}
+    isolate_tenants: Annotated[bool, Meta(description="share no cache blocks among tenants")] = True
+    queue_timeout: Annotated[
+        Seconds | None, Meta(description="seconds in which a request must start; it may ask for less")
+    ] = None
+    request_timeout: Annotated[
+        Seconds | None, Meta(description="seconds in which a request must end; it may ask for less")
+    ] = None
     prefix_cache: Annotated[bool, Meta(description="keep cache blocks for requests that begin alike")] = True
     cache_ttl: Annotated[Seconds, Meta(description="seconds that an unused cache block stays")] = 3600.0
     cache_tenant_share: Annotated[
@@ -68,13 +69,15 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     swap_bytes: Annotated[
         int, Meta(ge=0, extra={"size": True}, description="host memory for the cache of preempted requests")
     ] = 256 * 2**20
+    speculation: Annotated[
+        str, Meta(description="who makes drafts that the model verifies: none, ngram, draft, or an installed one")
+    ] = "none"
+    max_drafts: Annotated[Positive, Meta(description="drafts of one sequence in a step at most")] = 8
+    draft_bundle: Annotated[str | None, Meta(description="bundle of a smaller model that makes drafts")] = None
     check: Annotated[
         Literal["full", "sizes"], Meta(description="full hashes the bundle before the start, sizes compares sizes")
     ] = "full"
-    kernels: Annotated[
-        Literal["auto", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"],
-        Meta(description="code path of the CPU kernels"),
-    ] = "auto"
+    kernels: Annotated[Kernels, Meta(description="code path of the CPU kernels")] = "auto"
     activations: Annotated[
         Literal["int8", "float32"], Meta(description="input of products with quantised weights; float32 is exact, slow")
     ] = "int8"
@@ -113,140 +116,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add `--config` and a flag for each field; flags that are not given stay out of the namespace."""
-    parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with any of these settings")
-    for field in msgspec.structs.fields(ServerConfig):
-        description, choices, is_bool = _describe(field.type)
-        if field.name == "bundle":
-            parser.add_argument("bundle", nargs="?", default=argparse.SUPPRESS, help=description)
-            continue
-        default = "" if field.default is None else f" (default: {_shown(field.default)})"
-        options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": (description + default).replace("%", "%%")}
-        if is_bool:
-            options["action"] = argparse.BooleanOptionalAction
-        elif choices:
-            options["metavar"] = "|".join(choices)
-        else:
-            options["metavar"] = field.name.rsplit("_", 1)[-1].upper()
-        parser.add_argument(flag_of(field.name), **options)
-
-
-def load_config(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ServerConfig:
-    """Merge the sources and check them; raises ConfigError naming the flag, the variable or the key.
-
-    environment: by default that of this process.
-    """
-    environment = os.environ if environment is None else environment
-    known = list(ServerConfig.__struct_fields__)
-    variables = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
-    file = flags.get("config") or variables.pop(PREFIX + "CONFIG", None)
-    variables.pop(PREFIX + "CONFIG", None)
-    values: dict[str, Any] = {}
-    if file:
-        values |= _read_file(Path(file), known)
-    for name, text in variables.items():
-        key = name.removeprefix(PREFIX).lower()
-        if key not in known or name != name.upper():
-            raise _unknown("environment variable", name, [PREFIX + field.upper() for field in [*known, "config"]])
-        values[key] = _convert(key, text, name, strict=False)
-    for key, value in flags.items():
-        if key in known:
-            values[key] = _convert(key, value, flag_of(key), strict=False)
-    if "bundle" not in values:
-        raise ConfigError("No bundle is given.", remedy="Say `ortolan serve DIRECTORY`.", param="bundle")
-    return ServerConfig(**values)
-
-
-def flag_of(name: str) -> str:
-    """The flag of a field, or what the positional argument is called."""
-    return "BUNDLE" if name == "bundle" else "--" + name.replace("_", "-")
-
-
-def _read_file(path: Path, known: list[str]) -> dict[str, Any]:
-    try:
-        content = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"The configuration file {path} cannot be read.", why=f"{error.strerror}.", param="config"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML.", why=f"{error}.", param="config") from error
-    values = {}
-    for key, value in content.items():
-        if key not in known:
-            raise _unknown(f"key in {path}", key, known)
-        values[key] = _convert(key, value, f"{key} in {path}", strict=True)
-    return values
-
-
-def _convert(key: str, value: Any, place: str, *, strict: bool) -> Any:
-    """A value as its field's type; strings of flags and variables are read, TOML's types must fit."""
-    kind = get_type_hints(ServerConfig, include_extras=True)[key]
-    if isinstance(value, str) and not _is_unicode(value):
-        raise ConfigError(f"{place} is {value!r}.", why="It is not UTF-8.", param=key)
-    if isinstance(value, str) and _is_size(kind):
-        value = _bytes_of(value, place)
-    try:
-        return msgspec.convert(value, kind, strict=strict)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{place} is {value!r}.", why=f"{error}.", param=key) from error
-
-
-def _is_unicode(text: str) -> bool:
-    """False for what came from bytes of a command line or environment that are not UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _bytes_of(text: str, place: str) -> int:
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise ConfigError(f"{place} is {text!r}.", remedy="Give bytes, or a size such as 512MiB or 2GB.")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
-
-
-def _unknown(kind: str, name: str, known: list[str]) -> ConfigError:
-    close = nearest(name, known)
-    remedy = f"Did you mean {close}?" if close else f"Known are {', '.join(known)}."
-    return ConfigError(f"There is no {kind} called {name}.", remedy=remedy, param=name)
-
-
-def _parts(kind: Any) -> list[Any]:
-    """The plain types and Metas that an annotation is made of."""
-    if get_origin(kind) is Annotated:
-        inner, *metas = get_args(kind)
-        return [*_parts(inner), *metas]
-    if get_origin(kind) in (Union, types.UnionType):
-        return [part for entry in get_args(kind) for part in _parts(entry)]
-    return [kind]
-
-
-def _is_size(kind: Any) -> bool:
-    return any(isinstance(part, Meta) and (part.extra or {}).get("size") for part in _parts(kind))
-
-
-def _describe(kind: Any) -> tuple[str, tuple[str, ...], bool]:
-    """Description, choices, and whether it is a switch."""
-    description = ""
-    choices: tuple[str, ...] = ()
-    switch = False
-    for part in _parts(kind):
-        if isinstance(part, Meta) and part.description:
-            description = part.description
-        elif get_origin(part) is Literal:
-            choices = get_args(part)
-        elif part is bool:
-            switch = True
-    return description, choices, switch
-
-
-def _shown(default: Any) -> str:
-    if isinstance(default, bool):
-        return "yes" if default else "no"
-    return f"{default:g}" if isinstance(default, float) else str(default)

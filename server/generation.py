@@ -7,6 +7,8 @@ import uuid
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ops.errors import EngineError, InvalidRequest
 from rtcore.decoding.params import SamplingParams
 from rtcore.process.stream import TokenStream
@@ -14,7 +16,7 @@ from server.protocol.common import Usage
 from server.service import Service
 
 if TYPE_CHECKING:
-    from rtcore.request import EngineRequest
+    from rtcore.request import EngineRequest, ServiceTerms, TokenLogprobs
     from rtcore.text.stream import TextDelta, TextStream
 
 MAX_CHOICES = 512
@@ -32,15 +34,25 @@ def check_choices(prompts: int, n: int) -> None:
 
 
 class Choice:
-    """One sequence: its text so far, the number of its tokens, and why it ended."""
+    """One sequence: its text so far, what is told of its tokens, and why it ended.
 
-    def __init__(self, index: int, stream: TextStream) -> None:
+    shown: ids of the tokens that stand for the text; logprobs and offsets: an entry for each of them, where
+    log-probabilities were asked for. likelihood: of all tokens, as a logarithm.
+    """
+
+    def __init__(self, index: int, stream: TextStream, prompt: list[int]) -> None:
         self.index = index
         self.stream = stream
+        self.prompt = prompt
         self.texts: list[str] = []
         self.tokens = 0
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
+        self.shown: list[int] = []
+        self.logprobs: list[TokenLogprobs] = []
+        self.offsets: list[int] = []
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        self.likelihood = 0.0
 
     @property
     def text(self) -> str:
@@ -51,24 +63,51 @@ class Choice:
         self.tokens += len(delta.token_ids)
         self.finish_reason = delta.finish_reason
         self.stop_reason = delta.stop_reason
+        self.prompt_logprobs += delta.prompt_logprobs
+        if delta.logprobs:
+            self.shown += delta.token_ids[: delta.shown]
+            self.logprobs += delta.logprobs[: delta.shown]
+            self.offsets += delta.offsets[: delta.shown]
+            self.likelihood += sum(told.logprob for told in delta.logprobs)
 
 
 class Generation:
     """Runs all sequences of a request; use as an asynchronous context manager, which cancels what is left.
 
-    id: a random part for the answer's id. choices: in the order of prompts, n of each.
+    id: a random part for the answer's id. params: of the request. choices: in the order of prompts, n of each, or
+    best_of while they run.
     """
 
-    def __init__(self, service: Service, prompts: list[list[int]], params: SamplingParams) -> None:
-        """Raises InvalidRequest or ContextLengthExceeded for a prompt that does not fit."""
+    def __init__(
+        self,
+        service: Service,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        terms: ServiceTerms,
+        *,
+        prompt_only: bool = False,
+    ) -> None:
+        """prompt_only: nothing that is generated counts, only the prompt that is echoed.
+
+        Raises InvalidRequest or ContextLengthExceeded for a prompt that does not fit.
+        """
+        self.params = params
+        self.tokenizer = service.text.tokenizer
+        self._prompt_only = prompt_only
+        self._completion_tokens = 0
         self.id = uuid.uuid4().hex
         self._service = service
         self._prompt_tokens = sum(map(len, prompts))
         self._requests: list[EngineRequest] = []
         for number, prompt in enumerate(prompts):
-            self._requests += service.text.requests(prompt, params, f"{self.id}-{number}")
-        self.choices = [Choice(index, service.text.stream(request)) for index, request in enumerate(self._requests)]
+            self._requests += service.text.requests(prompt, params, f"{self.id}-{number}", terms)
+        self.choices = [
+            Choice(index, service.text.stream(request), request.prompt_ids)
+            for index, request in enumerate(self._requests)
+        ]
         self._of_id = dict(zip((request.id for request in self._requests), self.choices, strict=True))
+        size = params.sequences
+        self._first = {id(choice): self.choices[place - place % size] for place, choice in enumerate(self.choices)}
         self._stream: TokenStream | None = None
 
     async def __aenter__(self) -> Generation:
@@ -97,18 +136,44 @@ class Generation:
                 raise EngineError("The engine ended the request before it was finished.", remedy="Try again.")
             choice = self._of_id[tokens.id]
             delta = choice.stream.feed(tokens)
+            if self._prompt_only:
+                delta = _without_answer(choice, delta)
             choice.take(delta)
+            self._completion_tokens += len(delta.token_ids)
             if delta.cut:
                 self._stream.cancel(tokens.id)
             yield choice, delta
 
     async def run(self) -> None:
-        """Run to the end; the choices then hold the whole text."""
+        """Run to the end; the choices then hold the whole text, and of best_of the best n are left."""
         async with contextlib.aclosing(self.deltas()) as deltas:
             async for _ in deltas:
                 pass
+        size, wanted = self.params.sequences, self.params.n
+        if size > wanted:
+            groups = [self.choices[begin : begin + size] for begin in range(0, len(self.choices), size)]
+            self.choices = [
+                choice
+                for group in groups
+                for choice in sorted(group, key=lambda choice: -choice.likelihood)[:wanted]
+            ]
+            for index, choice in enumerate(self.choices):
+                choice.index = index
+
+    def prompt_logprobs(self, choice: Choice) -> list[TokenLogprobs]:
+        """Of the tokens of a choice's prompt; without echo only the first sequence of a prompt is told them."""
+        return choice.prompt_logprobs or self._first[id(choice)].prompt_logprobs
 
     def usage(self) -> Usage:
-        """Tokens so far: prompts once each, and answers up to where their text ends."""
-        completion = sum(choice.tokens for choice in self.choices)
+        """Tokens so far: prompts once each, and answers up to where their text ends, all of best_of."""
+        completion = self._completion_tokens
         return Usage(self._prompt_tokens, completion, self._prompt_tokens + completion)
+
+
+def _without_answer(choice: Choice, delta: TextDelta) -> TextDelta:
+    """A delta's part of the prompt."""
+    text = delta.text[: choice.stream.echoed] if delta.begins else ""
+    finish = None if delta.finish_reason is None else "length"
+    return msgspec.structs.replace(
+        delta, text=text, token_ids=[], finish_reason=finish, stop_reason=None, shown=0, logprobs=[], offsets=[]
+    )

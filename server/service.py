@@ -16,8 +16,10 @@ from rtcore.decoding.params import SamplingParams
 from rtcore.manifest import Manifest
 from rtcore.process.client import EngineProcess
 from rtcore.process.messages import Ready
+from rtcore.request import ServiceTerms
 from server.config import ServerConfig
 from server.protocol.common import ModelCard
+from server.tenants import salted
 
 if TYPE_CHECKING:
     from rtcore.text.frontend import TextFrontend
@@ -67,6 +69,20 @@ class Service:
         params = self._frontend.default_params(**given, max_tokens=max_tokens)
         return params if max_tokens is not None else msgspec.structs.replace(params, max_tokens=None)
 
+    def terms(self, asked: ServiceTerms, tenant: str) -> ServiceTerms:
+        """What a request of a tenant is served on: the server's timeouts are the most that it can ask for.
+
+        Tenants share no cached blocks, unless the configuration lets them.
+        """
+        config = self.config
+        return msgspec.structs.replace(
+            asked,
+            tenant=tenant,
+            cache_salt=salted(tenant, asked.cache_salt) if config.isolate_tenants else asked.cache_salt,
+            queue_timeout=_least(asked.queue_timeout, config.queue_timeout),
+            timeout=_least(asked.timeout, config.request_timeout),
+        )
+
     def card(self) -> ModelCard:
         return ModelCard(
             id=self.model, created=self._created, max_model_len=self.context_length, root=self.manifest.name
@@ -95,6 +111,13 @@ class Service:
     def close(self) -> None:
         """End the threads, without waiting for work that nobody waits for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _least(asked: float | None, most: float | None) -> float | None:
+    """The tighter of two timeouts; one that is no number stays, to be refused by its name."""
+    if asked is None or most is None:
+        return most if asked is None else asked
+    return most if asked > most else asked
 
 
 SERVICE: web.AppKey[Service] = web.AppKey("service")

@@ -65,11 +65,12 @@ ATTENTION = Schema(
 
 CAPTURE_SCHEMAS = {schema.name: schema for schema in (ROPE_LOOKUP, ROTARY, ATTENTION)}
 
-_FLOATS = ["tensor(float)", "tensor(float16)"]
+_FLOATS = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
 _TYPES = {
     "T": _FLOATS,
     "C": ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(int8)", "tensor(float8e4m3fn)"],
     "U8": ["tensor(uint8)"],
+    "U32": ["tensor(uint32)"],
     "I32": ["tensor(int32)"],
     "I64": ["tensor(int64)"],
     "float32": ["tensor(float)"],

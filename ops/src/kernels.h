@@ -21,6 +21,9 @@ constexpr int kTilesAtOnce = 2;
 // boundaries depend on the position alone, and so does the order in which a query sums over keys.
 constexpr int kChunk = 128;
 
+// Scores of one block of a row, of which the largest is kept apart so that blocks can be passed over.
+constexpr int kScoreBlock = 256;
+
 // One head of q or k before attention: RMS norm (weight may be null), RoPE (cosine may be null), a factor.
 struct HeadTransform {
   const float* norm_weight;
@@ -100,6 +103,18 @@ struct Kernels {
   // products[row, kTile] with activations in float32, rows `stride` apart: for verification, not for speed.
   void (*multiply_tile_exactly)(const QuantTile& tile, const float* x, size_t stride, int64_t columns, int count,
                                 float* products);
+  // The maxima of blocks of logits; false where one is NaN or infinity. With a mask (bit i % 32 of word i / 32 allows
+  // token i) or where `scores` is given, writes what is allowed there, -infinity elsewhere; maxima are of that.
+  bool (*scan_logits)(const float* logits, const uint32_t* mask, float* scores, float* peaks, int64_t count);
+  // The largest of up to kScoreBlock values.
+  float (*peak_of)(const float* x, int count);
+  // Values of a block that are at least `limit`, and their places from `first` on, in order; returns how many.
+  int (*gather_at_least)(const float* x, int count, float limit, int32_t first, float* values, int32_t* ids);
+  int (*count_above)(const float* x, int count, float limit);
+  // Sum of exp((x - peak) * scale) over a block, each written to `out` if given.
+  float (*exp_sum)(const float* x, int count, float peak, float scale, float* out);
+  // Sum of the weights of a block's values that are at least `limit`, and how many these are.
+  float (*sum_at_least)(const float* x, const float* weights, int count, float limit, int* number);
   // Turns the products of rows with one tile, or with gate and up, into rows of the result.
   void (*finish_rows)(const Epilogue& how, const float* products, const float* up, int rows);
   // One row of a tile, dequantised.

@@ -8,6 +8,8 @@
 
 #include "path_attention.h"
 
+#include "path_sample.h"
+
 #include "dot_quads.h"
 
 #include "path_round.h"

@@ -28,6 +28,12 @@ constexpr Kernels path_table(const char* name) {
   table.finish_rows = finish_rows;
   table.multiply_tile_exactly = multiply_tile_exactly;
   table.gather_row = gather_row;
+  table.scan_logits = scan_logits;
+  table.peak_of = peak_of;
+  table.gather_at_least = gather_at_least;
+  table.count_above = count_above;
+  table.exp_sum = exp_sum;
+  table.sum_at_least = sum_at_least;
   return table;
 }
 

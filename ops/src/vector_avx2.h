@@ -33,6 +33,19 @@ inline F copy_sign(F a, F b) {
 }
 // x < limit ? a : b; b where x is NaN.
 inline F if_less(F x, F limit, F a, F b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, limit, _CMP_LT_OQ)); }
+// Lane i is a where bit i is set, else b.
+inline F if_bits(uint32_t bits, F a, F b) {
+  const __m256i lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i chosen = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), lanes);
+  return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(_mm256_cmpeq_epi32(chosen, lanes)));
+}
+// Bit i is set where lane i of x is at least, or above, that of limit.
+inline uint32_t at_least(F x, F limit) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(x, limit, _CMP_GE_OQ)));
+}
+inline uint32_t above(F x, F limit) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(x, limit, _CMP_GT_OQ)));
+}
 inline F round(F x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 // 2^n for whole n in [-126, 127].
 inline F power_of_two(F n) {

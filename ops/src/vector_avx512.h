@@ -35,6 +35,11 @@ inline F copy_sign(F a, F b) {
 inline F if_less(F x, F limit, F a, F b) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, limit, _CMP_LT_OQ), b, a);
 }
+// Lane i is a where bit i is set, else b.
+inline F if_bits(uint32_t bits, F a, F b) { return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), b, a); }
+// Bit i is set where lane i of x is at least, or above, that of limit.
+inline uint32_t at_least(F x, F limit) { return _mm512_cmp_ps_mask(x, limit, _CMP_GE_OQ); }
+inline uint32_t above(F x, F limit) { return _mm512_cmp_ps_mask(x, limit, _CMP_GT_OQ); }
 inline F round(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 // 2^n for whole n in [-126, 127].
 inline F power_of_two(F n) {

@@ -45,6 +45,18 @@ inline F copy_sign(F a, F b) {
 }
 // x < limit ? a : b; b where x is NaN.
 inline F if_less(F x, F limit, F a, F b) { return select(x < limit, a, b); }
+// Lane i is a where bit i is set, else b.
+inline F if_bits(uint32_t bits, F a, F b) {
+  const I lanes = {1, 2, 4, 8};
+  const int32_t spread = static_cast<int32_t>(bits);
+  return select((I{spread, spread, spread, spread} & lanes) == lanes, a, b);
+}
+inline uint32_t bits_of(I mask) {
+  return static_cast<uint32_t>((mask[0] & 1) | (mask[1] & 2) | (mask[2] & 4) | (mask[3] & 8));
+}
+// Bit i is set where lane i of x is at least, or above, that of limit.
+inline uint32_t at_least(F x, F limit) { return bits_of(x >= limit); }
+inline uint32_t above(F x, F limit) { return bits_of(x > limit); }
 // Adding and taking away 1.5 * 2^23 rounds to nearest even for |x| < 2^22, all that exp needs.
 inline F round(F x) {
   const F shift = set1(12582912.0f);

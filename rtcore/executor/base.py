@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
+
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -49,12 +51,29 @@ class Executor(ABC):
     vocab_size: int
 
     @abstractmethod
-    def run(self, inputs: StepInputs) -> Float32:
-        """Run one step, write K and V into the cache, and return logits float32 [S, vocab_size].
+    def run(self, inputs: StepInputs) -> None:
+        """Run one step, write K and V into the cache, and keep the logits of its S rows until the next step.
 
-        The array may be overwritten by the next call. Raises EngineError when the step failed; the slots it
-        was to write are then undefined, all others untouched.
+        Raises EngineError when the step failed; the slots it was to write are then undefined, all others untouched.
         """
+
+    @abstractmethod
+    def sample(self, inputs: SampleInputs) -> SampleOutputs:
+        """Choose one token for each of the first len(inputs) rows of logits, which stay as they are.
+
+        The arrays may be overwritten by the next call. Raises EngineError when it failed. May be called again.
+        """
+
+    @abstractmethod
+    def logits(self) -> Float32:
+        """The logits float32 [S, vocab_size] of the last step in host memory, for whoever must look at them.
+
+        On a device this copies; where logits lie in host memory it is a view, which the next step overwrites.
+        """
+
+    @abstractmethod
+    def put_logits(self, rows: Int64, logits: Float32) -> None:
+        """Have `sample` read other logits, float32 [n, vocab_size], as those of n rows of the last step."""
 
     @abstractmethod
     def copy_blocks(self, group: int, source: Int32, destination: Int32) -> None:

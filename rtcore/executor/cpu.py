@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import numpy as np
 from ops.errors import BundleDamaged, EngineDied, EngineError, MissingExtra
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
-from rtcore.executor.base import Executor, Float32, Int32, Payload, StepInputs
+from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
 from rtcore.executor.cache_memory import CacheMemory, choose_blocks
+from rtcore.executor.cpu_sample import CpuSampler
+from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
 from rtcore.machine import available_cores
 from rtcore.manifest import Variant
 
@@ -21,8 +24,21 @@ _FATAL_ONLY = 4
 def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CpuExecutor:
     """The executor of a variant for the target cpu; see rtcore.executor.registry for the errors."""
     blocks = choose_blocks(bundle.manifest, variant, config)
-    session = _session(bundle, variant, config)
-    return CpuExecutor(session, variant, blocks, config.block_size, bundle.manifest.dimensions.vocab_size)
+    session = _session(bundle, variant, variant.step, config)
+    sampler = load_sampler(bundle, variant, config)
+    vocab_size = bundle.manifest.dimensions.vocab_size
+    return CpuExecutor(session, sampler, variant, blocks, config.block_size, vocab_size)
+
+
+def load_sampler(bundle: Bundle, variant: Variant, config: EngineConfig) -> CpuSampler:
+    """The sampler of a variant, over logits in host memory. Raises BundleDamaged where the bundle has none."""
+    if variant.sample is None:
+        raise BundleDamaged(
+            f"The bundle {bundle.path.name} has no graph that chooses tokens.",
+            why="It was made by a version of Ortolan that had none.",
+            remedy="Export the model anew.",
+        )
+    return CpuSampler(_session(bundle, variant, variant.sample, config), variant.sample)
 
 
 class CpuExecutor(Executor):
@@ -33,8 +49,10 @@ class CpuExecutor(Executor):
     logits are written into a buffer that is reserved once and grows to the most rows seen.
     """
 
-    def __init__(self, session: Any, variant: Variant, blocks: int, block_size: int, vocab_size: int) -> None:
-        """session: an onnxruntime.InferenceSession of the variant's step graph."""
+    def __init__(
+        self, session: Any, sampler: CpuSampler, variant: Variant, blocks: int, block_size: int, vocab_size: int
+    ) -> None:
+        """session: an onnxruntime.InferenceSession of the variant's step graph; sampler: over its sample graph."""
         self.block_size = block_size
         self.num_blocks = [blocks] * len(variant.cache_groups)
         self.windows = [group.window for group in variant.cache_groups]
@@ -52,6 +70,8 @@ class CpuExecutor(Executor):
         self._binding = session.io_binding()
         self._bind_cache(variant)
         self._logits = np.empty((0, vocab_size), np.float32)
+        self._rows = 0
+        self._sampler = sampler
         self._bound: dict[str, np.ndarray[Any, Any]] = {}
         self._bound_rows = -1
 
@@ -78,7 +98,7 @@ class CpuExecutor(Executor):
             self._binding.bind_ortvalue_input(tensor.name, value)
             self._binding.bind_ortvalue_output(tensor.output, value)
 
-    def run(self, inputs: StepInputs) -> Float32:
+    def run(self, inputs: StepInputs) -> None:
         if self._session is None:
             raise EngineDied("The executor was closed.")
         rows = len(inputs.logit_rows)
@@ -90,7 +110,16 @@ class CpuExecutor(Executor):
         except Exception as error:
             # ONNX Runtime raises a class of its own for each status, without a common root but Exception.
             raise EngineError("A step failed in ONNX Runtime.", why=str(error)) from error
-        return self._logits[:rows]
+        self._rows = rows
+
+    def logits(self) -> Float32:
+        return self._logits[: self._rows]
+
+    def put_logits(self, rows: Int64, logits: Float32) -> None:
+        self._logits[rows] = logits
+
+    def sample(self, inputs: SampleInputs) -> SampleOutputs:
+        return self._sampler.run(self._logits, inputs)
 
     def _bind_inputs(self, inputs: StepInputs) -> None:
         """Bind the arrays of a step, but those that are the very arrays of the step before."""
@@ -140,11 +169,12 @@ class CpuExecutor(Executor):
     def close(self) -> None:
         self._session = None
         self._binding = None
+        self._sampler.close()
         self._memory.release()
 
 
-def _session(bundle: Bundle, variant: Variant, config: EngineConfig) -> Any:
-    """An InferenceSession of the step graph, its weights mapped from the bundle's files."""
+def _session(bundle: Bundle, variant: Variant, name: str, config: EngineConfig) -> Any:
+    """An InferenceSession of a variant's graph, its weights mapped from the bundle's files."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -165,15 +195,18 @@ def _session(bundle: Bundle, variant: Variant, config: EngineConfig) -> Any:
     # Threads spin while a step runs and sleep between steps, when the server's process needs the cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.path))
+    if config.profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = f"{config.profile}-{PurePath(name).stem}"
     register(options, config.kernels, config.activations)
-    graph = bundle.read_graph(variant)
+    graph = bundle.read_graph(variant, name)
     try:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         # As above: ONNX Runtime's errors share no root of their own.
         raise BundleDamaged(
-            f"ONNX Runtime {onnxruntime.__version__} cannot load {variant.step}.",
+            f"ONNX Runtime {onnxruntime.__version__} cannot load {name}.",
             why=str(error),
             remedy="Check the bundle with `ortolan verify`; if it is whole, export the model with this version.",
-            param=variant.step,
+            param=name,
         ) from error

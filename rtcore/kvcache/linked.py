@@ -47,11 +47,12 @@ class LinkedLists:
     def append(self, which: int, item: int) -> None:
         """Put an item that is in no list at the end of one."""
         sentinel = self._capacity + which
-        last = self._previous[sentinel]
-        self._next[last] = item
-        self._previous[item] = last
-        self._next[item] = sentinel
-        self._previous[sentinel] = item
+        following, previous = self._next, self._previous
+        last = previous[sentinel]
+        following[last] = item
+        previous[item] = last
+        following[item] = sentinel
+        previous[sentinel] = item
         self._list[item] = which
         self._sizes[which] += 1
 
@@ -60,9 +61,10 @@ class LinkedLists:
         which = self._list[item]
         if which == _ABSENT:
             return
-        before, after = self._previous[item], self._next[item]
-        self._next[before] = after
-        self._previous[after] = before
+        following, previous = self._next, self._previous
+        before, after = previous[item], following[item]
+        following[before] = after
+        previous[after] = before
         self._list[item] = _ABSENT
         self._sizes[which] -= 1
 

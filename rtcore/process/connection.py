@@ -98,14 +98,20 @@ class Connection:
     def _receive(self) -> None:
         if self._socket.closed:
             return
-        for _ in range(MESSAGES_AT_ONCE):
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._heard = True
-            self._take(frame)
-        self._loop.call_soon(self._receive)
+        empty = False
+        try:
+            for _ in range(MESSAGES_AT_ONCE):
+                try:
+                    frame = self._socket.recv(zmq.NOBLOCK)
+                except zmq.Again:
+                    empty = True
+                    return
+                self._heard = True
+                self._take(frame)
+        finally:
+            # Also after an error in whoever takes the messages: the socket wakes us for new ones only.
+            if not empty:
+                self._loop.call_soon(self._receive)
 
     def _take(self, frame: bytes) -> None:
         try:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
 
 from ops.errors import OrtolanError
 from rtcore.request import TokenDelta
+
+Item = TypeVar("Item")
 
 
 class TokenStream:
@@ -77,9 +82,11 @@ class TokenStream:
         if waiting is None:
             self._pending[delta.id] = delta
         else:
-            waiting.token_ids.extend(delta.token_ids)
-            self._pending[delta.id] = TokenDelta(
-                delta.id, waiting.token_ids, delta.finish_reason, delta.stop_reason, delta.failure
+            self._pending[delta.id] = msgspec.structs.replace(
+                delta,
+                token_ids=_joined(waiting.token_ids, delta.token_ids),
+                logprobs=_joined(waiting.logprobs, delta.logprobs),
+                prompt_logprobs=_joined(waiting.prompt_logprobs, delta.prompt_logprobs),
             )
         self._changed.set()
 
@@ -95,3 +102,11 @@ class TokenStream:
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _joined(first: list[Item], second: list[Item]) -> list[Item]:
+    """Both lists, in the first one's memory, which nobody else holds."""
+    if first:
+        first.extend(second)
+        return first
+    return second

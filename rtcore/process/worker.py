@@ -7,6 +7,7 @@ which a terminal or a service manager sends to every process of a server: the pa
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import logging
@@ -48,7 +49,9 @@ def resolve_factory(name: str) -> EngineFactory:
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(place)
-    factory: EngineFactory = getattr(module, attribute)
+    factory: EngineFactory | None = getattr(module, attribute, None)
+    if factory is None:
+        raise EngineError(f"There is no engine factory {attribute!r} in {place}.")
     return factory
 
 
@@ -77,6 +80,9 @@ def main() -> int:
     try:
         engine = resolve_factory(start.factory)(start.bundle, start.config)
         try:
+            # What loading made lives as long as the engine: no collection during a step has to visit it again.
+            gc.collect()
+            gc.freeze()
             socket.send(Ready(engine.context_length, engine.vocab_size, time.monotonic() - began))
             EngineLoop(engine, socket, start.heartbeat).run()
         finally:

@@ -90,12 +90,13 @@ class ActiveSet:
         size = self._blocks.block_size
         for work in works:
             sequence = work.sequence
-            tokens = work.tokens
-            sequence.computed += tokens
-            if tokens == 1 and sequence.computed % size and sequence.frontier is None:
+            tokens = work.tokens - len(work.drafts) + work.accepted
+            sequence.computed = computed = sequence.computed + tokens
+            decoded = tokens == 1 or bool(work.drafts)
+            if computed % size >= tokens and decoded and sequence.frontier is None:
                 continue
-            prefilled = tokens > 1 or sequence.frontier is not None
-            complete = sequence.computed == sequence.length
+            prefilled = not decoded or sequence.frontier is not None
+            complete = computed == sequence.length
             self._blocks.commit(held(sequence), sequence.tokens[: sequence.computed], tail=prefilled and complete)
             self._charge(sequence)
             if sequence.saved is not None:
@@ -135,7 +136,6 @@ class ActiveSet:
         victim.saved = self._swapping.plan(held(victim), victim.computed)
         if victim.saved is not None:
             step.saves.append(victim)
-        victim.preemptions += 1
         step.preempted += 1
         self._stop(victim)
         self._put_back([victim])

@@ -14,13 +14,32 @@ class Work:
     """The next `tokens` uncomputed tokens of a sequence, and how far its blocks reached before this step.
 
     reserved: tokens that the sequence's blocks held before; -1 if it held none and was waiting. samples: whether
-    the step reaches the sequence's newest token, so that the next one can be drawn.
+    the step reaches the sequence's newest token, so that the next one can be drawn. drafts: guesses at the tokens
+    that follow the newest one; they are the last of `tokens`, and the step draws a token after each of them too.
+    accepted: how many drafts the draws confirmed, known before the work is committed; the others count as not
+    computed.
     """
 
     sequence: Sequence
     tokens: int
     reserved: int
     samples: bool
+    drafts: tuple[int, ...] = ()
+    accepted: int = 0
+
+    @property
+    def scored(self) -> int:
+        """Positions of the prompt whose logits say how likely the prompt's next token is, where that is asked."""
+        sequence = self.sequence
+        if not sequence.decoding.scores_prompt:
+            return 0
+        begin = max(sequence.computed, sequence.decoding.prompt_scored - 1)
+        return max(0, min(sequence.computed + self.tokens, sequence.prompt_length - 1) - begin)
+
+    @property
+    def logits(self) -> int:
+        """How many of its tokens, the last ones, go through the head."""
+        return self.scored + (1 + len(self.drafts) if self.samples else 0)
 
 
 @dataclass(slots=True)

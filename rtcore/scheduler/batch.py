@@ -31,7 +31,7 @@ class BatchBuilder:
     def build(self, works: list[Work]) -> StepInputs:
         """The inputs of a step, for works that start with those of one token each.
 
-        logit_rows lists the last row of every work that samples, in order; when none does, it holds row 0, so
+        logit_rows lists the last `logits` rows of every work, in order; when there are none, it holds row 0, so
         that the head never runs on nothing.
         """
         sequences = [work.sequence for work in works]
@@ -50,7 +50,10 @@ class BatchBuilder:
         token = singles
         for work, begin in zip(works[singles:], begins[singles:].tolist(), strict=True):
             end = token + work.tokens
-            self._input_ids[token:end] = work.sequence.tokens[begin : begin + work.tokens]
+            known = work.tokens - len(work.drafts)
+            self._input_ids[token : token + known] = work.sequence.tokens[begin : begin + known]
+            if work.drafts:
+                self._input_ids[token + known : end] = work.drafts
             self._positions[token:end] = np.arange(begin, begin + work.tokens)
             starts.append(end)
             token = end
@@ -62,7 +65,12 @@ class BatchBuilder:
         self._plan[:] = (singles, rows - singles, int(lengths.max()), context_bucket(longest), token, rows)
         picked = np.array([held(sequence).row for sequence in sequences], np.int64)
         width = -(-longest // self._block_size)
-        sampled = [end - 1 for end, last in zip(starts[1:], samples, strict=True) if last]
+        sampled: list[int] = []
+        for end, work in zip(starts[1:], works, strict=True):
+            if work.drafts or work.sequence.decoding.scores_prompt:
+                sampled += range(end - work.logits, end)
+            elif work.samples:
+                sampled.append(end - 1)
         return StepInputs(
             input_ids=self._input_ids[:token],
             positions=self._positions[:token],

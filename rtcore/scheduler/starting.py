@@ -67,7 +67,7 @@ class Starter:
         """
         if sequence.needed is not None and not self._fits(plan, lane, sequence, sequence.needed):
             return None
-        reads = sequence.request.read_cache
+        reads = sequence.reads_cache
         known = sequence.tokens[: sequence.length - 1]
         match = self._blocks.match(sequence.chain, known) if reads else Match([])
         if reads and self._active.park(sequence, match.tokens):

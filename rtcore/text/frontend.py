@@ -14,12 +14,15 @@ from rtcore.admission import Admission
 from rtcore.bundle import Bundle
 from rtcore.decoding.params import SamplingParams
 from rtcore.manifest import TOKENIZER_FOLDER
-from rtcore.request import EngineRequest
+from rtcore.request import EngineRequest, ServiceTerms
 from rtcore.text.chat import ChatTemplate, Message
 from rtcore.text.stream import TextStream
 from rtcore.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
 _SEEDS = 1 << 64
+# What of a checkpoint's generation configuration decides here, as in vLLM.
+_MODEL_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_PLAIN = ServiceTerms()
 
 
 class TextFrontend:
@@ -52,8 +55,7 @@ class TextFrontend:
 
         Raises InvalidRequest for values out of range.
         """
-        known = SamplingParams.__struct_fields__
-        values = {name: value for name, value in self._sampling.items() if name in known}
+        values = {name: value for name, value in self._sampling.items() if name in _MODEL_DEFAULTS}
         if "top_k" in values:
             values["top_k"] = int(values["top_k"])
         values.update((name, value) for name, value in given.items() if value is not None)
@@ -71,26 +73,52 @@ class TextFrontend:
         """The ids of a rendered conversation: the template has written all special tokens itself."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def requests(self, prompt_ids: Sequence[int], params: SamplingParams, base_id: str) -> list[EngineRequest]:
-        """One request for each of the n sequences of a prompt, with max_tokens and seeds resolved.
+    def requests(
+        self, prompt_ids: Sequence[int], params: SamplingParams, base_id: str, terms: ServiceTerms = _PLAIN
+    ) -> list[EngineRequest]:
+        """One request for each sequence of a prompt (n, or best_of), with max_tokens, seeds and bad words resolved.
 
-        They are called `base_id`, or `base_id-0`, `base_id-1`... Raises InvalidRequest, ContextLengthExceeded or
-        CacheTooSmall, each naming the numbers.
+        Without echo the first alone tells the prompt's log-probabilities. They are called `base_id`, or
+        `base_id-0`, `base_id-1`... Raises InvalidRequest, ContextLengthExceeded or CacheTooSmall, each naming the
+        numbers.
         """
         ids = list(prompt_ids)  # one for all sequences: a prompt may be long and n large
-        max_tokens = self._max_tokens(len(ids), params)
         arrival = time.time()
+        count = params.sequences
+        # Which are the best is told by the log-probabilities of their tokens.
+        ranked = 0 if count > params.n and params.logprobs is None else params.logprobs
+        one = msgspec.structs.replace(
+            params,
+            n=1,
+            best_of=None,
+            max_tokens=self._max_tokens(len(ids), params),
+            logprobs=ranked,
+            bad_word_ids=(*params.bad_word_ids, *self._bad_words(params.bad_words)),
+        )
+        further = one if params.echo else msgspec.structs.replace(one, prompt_logprobs=None)
+        shared = msgspec.structs.asdict(terms)
         requests = [
             EngineRequest(
-                id=base_id if params.n == 1 else f"{base_id}-{number}",
+                id=base_id if count == 1 else f"{base_id}-{number}",
                 prompt_ids=ids,
-                params=msgspec.structs.replace(params, n=1, max_tokens=max_tokens, seed=_seed(params.seed, number)),
+                params=msgspec.structs.replace(further if number else one, seed=_seed(params.seed, number)),
                 arrival=arrival,
+                **shared,
             )
-            for number in range(params.n)
+            for number in range(count)
         ]
         self._admission.check(requests[0])
         return requests
+
+    def _bad_words(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        """The tokens of each word as it is written at the beginning of a text and after a space."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            for spelling in (word.lstrip(" ") or word, " " + word.lstrip(" ")):
+                ids = tuple(self.tokenizer.encode(spelling, add_special_tokens=False))
+                if ids:
+                    found[ids] = None
+        return list(found)
 
     def stream(self, request: EngineRequest) -> TextStream:
         """The way back from a request's tokens to text."""

@@ -120,3 +120,14 @@ class Tokenizer:
                 piece = piece.replace(old, new)
             return piece.encode()
         return piece or b""
+
+    def token_text(self, token_id: int) -> str:
+        """The text of a token by itself; where its bytes are no whole characters, "bytes:" and each as \\xNN.
+
+        So OpenAI's API names such tokens; unlike U+FFFD it tells them apart.
+        """
+        data = self.token_bytes(token_id)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

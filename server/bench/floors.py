@@ -39,10 +39,10 @@ class Floors:
             total += kept * tensor.slot_bytes
         return total
 
-    def _attention_ops(self, tokens: int) -> float:
-        """Operations of scores and weighted values for `tokens` queries that each see those before them."""
+    def attention_ops(self, queries: int, context: int) -> float:
+        """Operations of scores and weighted values for the last `queries` of `context` tokens of one sequence."""
         sizes = self.manifest.dimensions
-        positions = np.arange(1, tokens + 1)
+        positions = np.arange(context - queries + 1, context + 1)
         total = 0.0
         for tensor in self.variant.cache_tensors:
             if tensor.kind != "k":
@@ -56,7 +56,7 @@ class Floors:
         """The least time of a prompt of `tokens` tokens whose last row alone goes through the head."""
         sizes = self.manifest.dimensions
         head = 2.0 * sizes.vocab_size * sizes.hidden_size
-        operations = 2.0 * tokens * sizes.linear_parameters + head + self._attention_ops(tokens)
+        operations = 2.0 * tokens * sizes.linear_parameters + head + self.attention_ops(tokens, tokens)
         read = self.variant.linear_bytes / self.ceilings.read_bytes_s
         return max(operations / self.peak_ops, read)
 

@@ -33,7 +33,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.rounds < 1:
         raise ConfigError(f"--rounds is {arguments.rounds}; it must be at least 1.", param="rounds")
     threads = available_cores() if arguments.threads is None else arguments.threads
-    config = EngineConfig(precision=arguments.precision, threads=threads, check="full", activations=arguments.activations)
+    config = EngineConfig(
+        precision=arguments.precision, threads=threads, check="full", activations=arguments.activations
+    )
     samples, sizes, manifest, variant = measure(arguments.bundle, config, arguments.rounds)
     ceilings = measure_apart(threads)
     rows = figures(samples, sizes, Floors(manifest, variant, ceilings))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -46,14 +47,32 @@ class Workload:
 
         The clock starts when all prompts have been prefilled and have given their first token.
         """
+        with self.decoding(sequences, prompt_tokens, steps) as advance:
+            start = time.perf_counter()
+            tokens = advance(sequences * steps)
+            seconds = time.perf_counter() - start
+        return seconds * sequences / tokens
+
+    @contextmanager
+    def decoding(self, sequences: int, prompt_tokens: int, steps: int) -> Iterator[Callable[[int], int]]:
+        """`sequences` sequences whose prompts have been prefilled and which have room for `steps` more tokens each.
+
+        Yields a function that steps until it has seen as many new tokens as it is told, and returns how many.
+        """
         room = self._engine.context_length - prompt_tokens
         requests = [self._submit(prompt_tokens, min(room, steps + 2 * sequences + 2)) for _ in range(sequences)]
         self._until(lambda seen: all(request in seen for request in requests))
-        start = time.perf_counter()
-        seen = self._until(lambda seen: sum(seen.values()) >= sequences * steps)
-        seconds = time.perf_counter() - start
-        self._drain(requests)
-        return seconds * sequences / sum(seen.values())
+        try:
+            yield lambda tokens: sum(self._until(lambda seen: sum(seen.values()) >= tokens).values())
+        finally:
+            self._drain(requests)
+
+    def complete(self, requests: int, prompt_tokens: int, answer_tokens: int) -> None:
+        """Submit as many prompts at once and run them all to their end."""
+        for _ in range(requests):
+            self._submit(prompt_tokens, answer_tokens)
+        while self._engine.has_work:
+            self._engine.step()
 
     def _submit(self, prompt_tokens: int, max_tokens: int) -> str:
         self._number += 1

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
     from rtcore import LLM, SamplingParams
 
-_ENGINE_FLAGS = ("precision", "threads", "check", "activations")
+_ENGINE_FLAGS = (
+    "precision",
+    "threads",
+    "kernels",
+    "activations",
+    "check",
+    "speculation",
+    "max_drafts",
+    "draft_bundle",
+)
 _SAMPLING_FLAGS = (
     "n",
     "max_tokens",
     "temperature",
     "top_k",
     "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
     "seed",
     "stop",
     "stop_token_ids",
@@ -26,9 +40,32 @@ _SAMPLING_FLAGS = (
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """How the bundle is run."""
+    from rtcore.config import Kernels
+
     group = parser.add_argument_group("engine")
     group.add_argument("--precision", help="precision to run, such as fp32 or int8 (default: the bundle's own)")
     group.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all cores)")
+    group.add_argument(
+        "--cache-bytes",
+        metavar="BYTES",
+        help="memory for the KV cache, such as 2GiB (default: what is free allows)",
+    )
+    group.add_argument(
+        "--kernels",
+        choices=get_args(Kernels),
+        default="auto",
+        help="code path of the CPU kernels (default: the machine's best)",
+    )
+    group.add_argument(
+        "--speculation",
+        metavar="NAME",
+        default="none",
+        help="who makes drafts that the model verifies: none, ngram, draft, or an installed one (default: none)",
+    )
+    group.add_argument(
+        "--max-drafts", type=int, metavar="N", default=8, help="drafts of a sequence in a step at most (default: 8)"
+    )
+    group.add_argument("--draft-bundle", metavar="DIRECTORY", help="bundle of a smaller model that makes drafts")
     group.add_argument(
         "--check",
         choices=("full", "sizes"),
@@ -62,6 +99,12 @@ def add_sampling_flags(parser: argparse.ArgumentParser, max_tokens: int | None) 
     group.add_argument("--temperature", type=float, metavar="X", help="0 takes the most likely token each time")
     group.add_argument("--top-k", type=int, metavar="N", help="choose among the N most likely tokens (0: all)")
     group.add_argument("--top-p", type=float, metavar="X", help="choose among the likeliest tokens of mass X")
+    group.add_argument(
+        "--min-p", type=float, metavar="X", help="drop tokens less than X times as likely as the best"
+    )
+    for name, counted in (("repetition", "prompt and answer"), ("presence", "answer"), ("frequency", "answer")):
+        group.add_argument(f"--{name}-penalty", type=float, metavar="X", help=f"of tokens that the {counted} holds")
+    group.add_argument("--min-tokens", type=int, metavar="N", help="do not end before N tokens")
     group.add_argument("--seed", type=int, metavar="N", help="make the draws reproducible")
     group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; may be repeated")
     group.add_argument(
@@ -91,7 +134,12 @@ def add_sampling_flags(parser: argparse.ArgumentParser, max_tokens: int | None) 
 
 def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keywords for LLM."""
-    return {name: getattr(arguments, name) for name in _ENGINE_FLAGS}
+    from server.config_sources import bytes_of
+
+    settings = {name: getattr(arguments, name) for name in _ENGINE_FLAGS}
+    if arguments.cache_bytes is not None:
+        settings["cache_bytes"] = bytes_of(arguments.cache_bytes, "--cache-bytes")
+    return settings
 
 
 def sampling_params(llm: LLM, arguments: argparse.Namespace) -> SamplingParams:

@@ -15,7 +15,7 @@ a flag beats a variable, and a variable beats the file. SIGTERM finishes what ru
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    from server.config import add_flags
+    from server.config_sources import add_flags
 
     add_flags(parser)
 
@@ -25,7 +25,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from rtcore.machine import allow_open_files
     from rtcore.process.child import EngineChild
-    from server.config import load_config
+    from server.config_sources import load_config
     from server.listener import listen
 
     config = load_config(vars(arguments))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
 from rtcore.command import Command
-from rtcore.config import EngineConfig
+from rtcore.config import EngineConfig, Kernels
 
 if TYPE_CHECKING:
     from rtcore.verify import VerifyReport
@@ -23,7 +23,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, help="threads to compute with (default: all cores)")
     parser.add_argument(
         "--kernels",
-        choices=("auto", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"),
+        choices=get_args(Kernels),
         default="auto",
         help="force a code path of the CPU kernels (default: auto, the best that this machine has)",
     )

@@ -6,6 +6,7 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
@@ -14,17 +15,29 @@ from ops.errors import OrtolanError
 from server.errors import encode
 from server.generation import Choice, Generation
 from server.protocol.common import Usage
+from server.protocol.logprobs import PromptLogprobs, prompt_logprobs
 from server.record import RECORD
 from server.service import SERVICE, Service
 from server.streaming import EventStream
 
+if TYPE_CHECKING:
+    from rtcore.text.stream import TextDelta
+
 
 class Reply(ABC):
-    """The shapes that one generation is answered in. head: id, time, model and version, alike in all of them."""
+    """The shapes that one generation is answered in.
 
-    def __init__(self, service: Service, generation: Generation, prefix: str, *, include_usage: bool) -> None:
+    head: id, time, model and version, alike in all of them. wants_logprobs, wants_prompt: whether the request asked
+    for log-probabilities of the answer's and of the prompt's tokens.
+    """
+
+    def __init__(
+        self, service: Service, generation: Generation, prefix: str, *, include_usage: bool, wants_prompt: bool
+    ) -> None:
         self.generation = generation
         self.include_usage = include_usage
+        self.wants_logprobs = generation.params.logprobs is not None
+        self.wants_prompt = wants_prompt
         self.head = (f"{prefix}-{generation.id}", int(time.time()), service.model, service.manifest.version)
 
     @abstractmethod
@@ -32,12 +45,18 @@ class Reply(ABC):
         """Events before any text."""
 
     @abstractmethod
-    def delta(self, choice: Choice, text: str) -> Sequence[msgspec.Struct]:
-        """Events for new text of a choice, and for its end."""
+    def delta(self, choice: Choice, delta: TextDelta) -> Sequence[msgspec.Struct]:
+        """Events for what is new of a choice, and for its end."""
 
     @abstractmethod
     def usage(self) -> msgspec.Struct:
         """The last event, with the counts and no choices."""
+
+    def prompt_field(self, choice: Choice) -> PromptLogprobs | msgspec.UnsetType:
+        """`prompt_logprobs` of a choice's prompt: absent unless asked for."""
+        if not self.wants_prompt:
+            return msgspec.UNSET
+        return prompt_logprobs(self.generation.tokenizer, choice.prompt, self.generation.prompt_logprobs(choice))
 
     def usage_field(self, *, last: bool) -> Usage | msgspec.UnsetType | None:
         """`usage` of an event: absent unless asked for, null in all but the last."""
@@ -55,7 +74,7 @@ async def stream_events(request: web.Request, reply: Reply) -> web.StreamRespons
             await events.send(*opening)
         async with contextlib.aclosing(reply.generation.deltas()) as deltas:
             async for choice, delta in deltas:
-                chunk = reply.delta(choice, delta.text)
+                chunk = reply.delta(choice, delta)
                 if chunk:
                     await events.send(*chunk)
         if reply.include_usage:

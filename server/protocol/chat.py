@@ -12,12 +12,11 @@ import msgspec
 from ops.errors import InvalidRequest, UnsupportedParameter
 from server.protocol.common import Usage
 from server.protocol.decoding import decode_body
+from server.protocol.logprobs import ChatLogprobs, PromptLogprobs
 from server.protocol.sampling import NEUTRAL, SharedFields
 
 CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     **NEUTRAL,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -76,11 +75,11 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ChatRequest(SharedFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    logprobs: Any = None
-    top_logprobs: Any = None
     tools: Any = None
     tool_choice: Any = None
     parallel_tool_calls: Any = None
@@ -103,7 +102,9 @@ class ChatRequest(SharedFields, frozen=True, kw_only=True, forbid_unknown_fields
         """Decode and check a body; raises InvalidRequest naming the field."""
         request = decode_body(body, _decoder, cls)
         request.refuse_unsupported(CHAT_NEUTRAL)
-        request.check_stream_options()
+        request.check_stream()
+        if request.top_logprobs is not None and not request.logprobs:
+            raise InvalidRequest("top_logprobs goes with logprobs: true only.", param="top_logprobs")
         both = {request.max_tokens, request.max_completion_tokens} - {None}
         if len(both) > 1:
             raise InvalidRequest(
@@ -129,7 +130,10 @@ class ChatRequest(SharedFields, frozen=True, kw_only=True, forbid_unknown_fields
     def param_names(self) -> dict[str, str]:
         """What fields of an engine's request are called in this one, for errors that name them."""
         limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
-        return {"prompt": "messages", "max_tokens": limit}
+        return {"prompt": "messages", "max_tokens": limit, "logprobs": "top_logprobs"}
+
+    def sampling_fields(self) -> dict[str, Any]:
+        return super().sampling_fields() | {"logprobs": (self.top_logprobs or 0) if self.logprobs else None}
 
     def template_messages(self) -> list[dict[str, Any]]:
         """The messages as chat templates take them: text contents, `developer` as `system`."""
@@ -196,7 +200,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     message: AnswerMessage
     finish_reason: str | None
     stop_reason: int | str | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, tag_field="object", tag="chat.completion"):
@@ -206,6 +210,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, tag_field="object", tag="chat.
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class MessageDelta(msgspec.Struct, frozen=True):
@@ -218,7 +223,7 @@ class ChunkChoice(msgspec.Struct, frozen=True):
     delta: MessageDelta
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatChunk(msgspec.Struct, frozen=True, tag_field="object", tag="chat.completion.chunk"):

@@ -9,17 +9,16 @@ from typing import Any
 
 import msgspec
 
-from ops.errors import InvalidRequest, UnsupportedParameter
+from ops.errors import InvalidRequest
 from server.protocol.common import Usage
 from server.protocol.decoding import decode_body
+from server.protocol.logprobs import CompletionLogprobs, PromptLogprobs
 from server.protocol.sampling import NEUTRAL, SharedFields
 
 DEFAULT_MAX_TOKENS = 16
 
 COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {
     **NEUTRAL,
-    "logprobs": (),
-    "echo": (False,),
     "suffix": ("",),
     "add_special_tokens": (True,),
 }
@@ -30,9 +29,9 @@ Prompt = str | list[int]
 class CompletionRequest(SharedFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prompt: str | list[str | int | list[int]]
     best_of: int | None = None
+    logprobs: int | None = None
+    echo: bool | None = None
 
-    logprobs: Any = None
-    echo: Any = None
     suffix: Any = None
     add_special_tokens: Any = None
 
@@ -41,12 +40,10 @@ class CompletionRequest(SharedFields, frozen=True, kw_only=True, forbid_unknown_
         """Decode and check a body; raises InvalidRequest naming the field."""
         request = decode_body(body, _decoder, cls)
         request.refuse_unsupported(COMPLETION_NEUTRAL)
-        request.check_stream_options()
-        if request.best_of is not None and request.best_of != (1 if request.n is None else request.n):
-            raise UnsupportedParameter(
-                "best_of is not supported by this server.",
-                remedy="Leave it out, or send n's value.",
-                param="best_of",
+        request.check_stream()
+        if request.stream and request.best_of is not None and request.best_of > (request.n or 1):
+            raise InvalidRequest(
+                "best_of cannot be streamed.", why="Which are the best is known at the end.", param="best_of"
             )
         request.prompts()
         return request
@@ -69,8 +66,24 @@ class CompletionRequest(SharedFields, frozen=True, kw_only=True, forbid_unknown_
         return [ids] if ids else [*texts, *lists]
 
     @property
+    def prompt_only(self) -> bool:
+        """Whether the answer is the echoed prompt and nothing else."""
+        return bool(self.echo) and self.max_tokens == 0
+
+    @property
     def answer_limit(self) -> int:
+        """max_tokens of the engine's request, which generates one token at least."""
+        if self.prompt_only:
+            return 1
         return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+
+    def sampling_fields(self) -> dict[str, Any]:
+        """With echo the prompt's tokens are told of as the answer's are."""
+        given = super().sampling_fields()
+        given |= {"best_of": self.best_of, "logprobs": self.logprobs, "echo": self.echo}
+        if self.echo and self.logprobs is not None and self.prompt_logprobs is None:
+            given["prompt_logprobs"] = self.logprobs
+        return given
 
 
 _decoder = msgspec.json.Decoder(CompletionRequest)
@@ -81,7 +94,8 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     text: str
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class Completion(msgspec.Struct, frozen=True, tag_field="object", tag="text_completion"):

@@ -12,7 +12,7 @@ from server.nearest import nearest
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
-_AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$", re.DOTALL)
+_AT = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$", re.DOTALL)
 _BYTE = re.compile(r"\(byte (\d+)\)$")
 _NAMED_FIELD = re.compile(r"(unknown|required) field `(.*?)`", re.DOTALL)
 _TYPES = re.compile(r"`([a-z]+(?: \| [a-z]+)*)`")

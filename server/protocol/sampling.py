@@ -7,31 +7,17 @@ from typing import Any
 import msgspec
 
 from ops.errors import InvalidRequest, UnsupportedParameter
+from rtcore.decoding.params import Hook
+from rtcore.request import ServiceTerms
+from server.protocol.structure import StructureFields
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
     "use_beam_search": (False,),
-    "logits_processors": ([],),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
-    "prompt_logprobs": (),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "priority": (0,),
     "store": (False,),
     "service_tier": ("auto", "default"),
 }
@@ -43,7 +29,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SharedFields(StructureFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of both requests. null means absent, as OpenAI's clients send it.
 
     Supported ones have their types here and their ranges in SamplingParams. Those typed Any are refused by
@@ -56,6 +42,18 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    banned_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    min_tokens: int | None = None
+    prompt_logprobs: int | None = None
+    logits_processors: list[str | Hook] | None = None
+    stop_rules: list[str | Hook] | None = None
     seed: int | None = None
     max_tokens: int | None = None
     stop: str | list[str] | None = None
@@ -63,37 +61,26 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    speculation: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+
+    priority: int | None = None
+    cache_salt: str | None = None
+    queue_timeout: float | None = None
+    timeout: float | None = None
 
     user: str | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
-    repetition_penalty: Any = None
     length_penalty: Any = None
-    logit_bias: Any = None
-    min_p: Any = None
-    min_tokens: Any = None
-    bad_words: Any = None
-    allowed_token_ids: Any = None
     use_beam_search: Any = None
-    logits_processors: Any = None
     spaces_between_special_tokens: Any = None
     truncate_prompt_tokens: Any = None
-    prompt_logprobs: Any = None
     return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
-    response_format: Any = None
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    priority: Any = None
     store: Any = None
     service_tier: Any = None
 
@@ -104,13 +91,25 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             if value is not None and not any(_same(value, neutral_value) for neutral_value in harmless):
                 raise unsupported(name, harmless)
 
-    def check_stream_options(self) -> None:
+    def check_stream(self) -> None:
+        """Raise InvalidRequest for fields that do not go with `stream` as it is."""
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options goes with stream: true only.", param="stream_options")
+        if self.prompt_logprobs is not None and self.stream:
+            raise InvalidRequest("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
 
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def terms(self) -> ServiceTerms:
+        """How urgently the request is to be served, and with whom it shares cached blocks."""
+        return ServiceTerms(
+            priority=self.priority or 0,
+            cache_salt=self.cache_salt or "",
+            queue_timeout=self.queue_timeout,
+            timeout=self.timeout,
+        )
 
     def sampling_fields(self) -> dict[str, Any]:
         """What SamplingParams takes of the request, less max_tokens; None where the request does not say."""
@@ -119,12 +118,26 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "temperature": self.temperature,
             "top_k": self.top_k,
             "top_p": self.top_p,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": self.logit_bias,
+            "allowed_token_ids": self.allowed_token_ids,
+            "banned_token_ids": self.banned_token_ids,
+            "bad_words": self.bad_words,
+            "min_tokens": self.min_tokens,
+            "prompt_logprobs": self.prompt_logprobs,
+            "logits_processors": self.logits_processors,
+            "stop_rules": self.stop_rules,
             "seed": self.seed,
             "stop": self.stop,
             "stop_token_ids": self.stop_token_ids,
             "include_stop_str_in_output": self.include_stop_str_in_output,
             "ignore_eos": self.ignore_eos,
             "skip_special_tokens": self.skip_special_tokens,
+            "structured_outputs": self.structure(),
+            "speculation": self.speculation,
         }
 
 

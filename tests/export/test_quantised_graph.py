@@ -88,6 +88,12 @@ def test_sensitive_weights_stay_higher() -> None:
     assert "model.layers.0.mlp.down_proj.weight" in lowered.recipe["kept_higher"]
 
 
+def test_head_and_embedding_in_the_bits_asked_for() -> None:
+    lowered, _ = lowered_case("llama", recipe_for("int4", head_bits=4))
+    assert {weight.quantised.form.bits for weight in lowered.quantised} == {4}
+    assert lowered.recipe["head_bits"] == lowered.recipe["embedding_bits"] == 4
+
+
 def test_a_layer_is_four_products_and_attention() -> None:
     """Norms, residuals and the gated activation are fused; the head's rows are chosen before its norm."""
     lowered, _ = lowered_case("llama", recipe_for("int8"))
@@ -118,6 +124,9 @@ def test_native_keeps_the_codes_of_a_gguf_file(tmp_path: Path) -> None:
         source = weight.quantised.source
         assert np.array_equal(weight.quantised.dequantised_rows(0, source.shape[0]), source.all())
     assert {weight.quantised.form.bits for weight in lowered.quantised} == {4, 8}
+    small = lower(captured, recipe_for("native", head_bits=4, symmetric=False), captured.reader(checkpoint))
+    rounded = {weight.role for weight in small.quantised if not weight.quantised.passes_through}
+    assert rounded == {"head", "embedding"} and small.recipe["head_bits"] == 4
     tokens, others = list(range(3, 24)), list(range(5, 22))
     found = two_sequences(PagedRun(lowered, tmp_path / "step.onnx"), tokens, others)["first"]
     positions = list(range(len(tokens)))

@@ -18,7 +18,7 @@ from ops.library import available_kernels, register
 from ops.schema import DOMAIN, SCHEMAS, VERSION
 
 Array = NDArray[Any]
-ELEMENT_TYPES = {"float32": 1, "uint8": 2, "int32": 6, "int64": 7, "float16": 10}
+ELEMENT_TYPES = {"float32": 1, "uint8": 2, "int32": 6, "int64": 7, "float16": 10, "uint32": 12}
 KERNELS = available_kernels()
 
 # What ORT raises where an operator refuses: when it makes the session, and when it runs it.
@@ -37,13 +37,20 @@ class Node:
     activations: str = "int8"
 
 
+def _rank(shape: str) -> int:
+    """The rank of an output; one that lies in a cache's memory has the cache's."""
+    return shape.partition("]")[0].count(",") + 1 if shape.startswith("[") else 4
+
+
 def _model(node: Node) -> bytes:
     from onnx import helper
 
     schema = SCHEMAS[node.op]
     present = [one if given else None for one, given in zip(schema.inputs, node.inputs, strict=False)]
     types = {one.name: given for one, given in zip(schema.inputs, node.inputs, strict=False) if given}
-    letters = {"T": "float32"} | {one.type: types[one.name][0] for one in schema.inputs if one.name in types}
+    letters = {"T": "float32", "float32": "float32", "I32": "int32", "I64": "int64"} | {
+        one.type: types[one.name][0] for one in schema.inputs if one.name in types
+    }
 
     def value(name: str, dtype: str, rank: int) -> Any:
         return helper.make_tensor_value_info(name, ELEMENT_TYPES[dtype], [f"{name}.{i}" for i in range(rank)])
@@ -55,7 +62,7 @@ def _model(node: Node) -> bytes:
         domain=DOMAIN,
         **dict(node.attributes),
     )
-    outputs = [value(one.name, letters[one.type], 2 if one.type == "T" else 4) for one in schema.outputs]
+    outputs = [value(one.name, letters[one.type], _rank(one.shape)) for one in schema.outputs]
     graph = helper.make_graph([proto], "one", [value(name, *types[name]) for name in types], outputs)
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid(DOMAIN, VERSION)]
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())

@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.errors import EngineError
+from ops.reference.sample import sample
 from rtcore.config import EngineConfig
+from rtcore.decoding.grammar.vocabulary import LoadVocabulary, no_vocabulary
 from rtcore.engine import Engine
-from rtcore.executor.base import Executor, Float32, Int32, Payload, StepInputs
+from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
+from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
 from rtcore.kvcache.hash_chain import Digest, blake2b_digest
 from rtcore.manifest import Dimensions, Manifest, Source, TextInfo
 from rtcore.request import TokenDelta
@@ -52,8 +55,9 @@ class FakeExecutor(Executor):
         self.closed = False
         self.seen: list[tuple[int, int]] = []
         self._cache = [np.full(count * block_size, -1, np.int64) for count in num_blocks]
+        self._rows = np.zeros((0, vocab_size), np.float32)
 
-    def run(self, inputs: StepInputs) -> Float32:
+    def run(self, inputs: StepInputs) -> None:
         self.runs += 1
         self._check(inputs)
         error = self.fault(inputs) if self.fault else None
@@ -63,7 +67,16 @@ class FakeExecutor(Executor):
             raise error
         self.seen.append((int(inputs.plan[4]), int(inputs.plan[5])))
         rows = [self._logits(inputs, int(row)) for row in inputs.logit_rows]
-        return np.stack(rows).astype(np.float32)
+        self._rows = np.stack(rows).astype(np.float32)
+
+    def logits(self) -> Float32:
+        return self._rows
+
+    def put_logits(self, rows: Int64, logits: Float32) -> None:
+        self._rows[rows] = logits
+
+    def sample(self, inputs: SampleInputs) -> SampleOutputs:
+        return SampleOutputs(*sample(self._rows, *(array for _, array in inputs.named())))
 
     def _check(self, inputs: StepInputs) -> None:
         """Raise EngineError where the arrays break what StepInputs promises."""
@@ -156,13 +169,14 @@ def fake_engine(
     stop_ids: tuple[int, ...] = (2,),
     clock: Callable[[], float] = time.monotonic,
     digest: Digest = blake2b_digest,
+    vocabulary: LoadVocabulary = no_vocabulary,
     **config: object,
 ) -> Engine:
     """An engine around a fake executor; further keywords go to EngineConfig."""
     executor = executor or FakeExecutor()
     manifest = fake_manifest(vocab_size=executor.vocab_size, context_length=context_length, stop_ids=stop_ids)
     settings = EngineConfig(debug_invariants=True, **config)  # type: ignore[arg-type]
-    return Engine(executor, manifest, settings, clock, digest)
+    return Engine(executor, manifest, settings, clock, digest, vocabulary)
 
 
 Deltas = dict[str, list[TokenDelta]]

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from export.sample_graph import sample_graph
 from rtcore import golden, seal
 from rtcore.manifest import (
     GOLDEN_FILE,
@@ -29,6 +30,7 @@ WINDOWS = (0, 8)
 CONTEXT = 96
 WEIGHTS = "weights/fp32/plain/00000.bin"
 GRAPH = "graphs/fp32.cpu.step.onnx"
+SAMPLE_GRAPH = "graphs/cpu.sample.onnx"
 PAGE = 4096
 # How far two float32 runs may differ: sums of at most CONTEXT products of a magnitude below 4.
 TOLERANCE = CONTEXT * 2.0**-24 * 4
@@ -158,6 +160,7 @@ def write_bundle(folder: Path, *, with_graph: bool = True) -> Path:
         blob += bytes(-len(blob) % PAGE)
     contents = {
         GRAPH: step_graph(tensors, places) if with_graph else b"",
+        SAMPLE_GRAPH: sample_graph(VOCABULARY) if with_graph else b"",
         WEIGHTS: blob,
         GOLDEN_FILE: golden_record(),
         "tokenizer/tokenizer.json": b"{}",
@@ -172,7 +175,9 @@ def write_bundle(folder: Path, *, with_graph: bool = True) -> Path:
         for layer in range(len(WINDOWS))
         for kind in ("k", "v")
     ]
-    variant = Variant("fp32", "cpu", GRAPH, (WEIGHTS,), tuple(map(CacheGroup, WINDOWS)), tuple(caches))
+    variant = Variant(
+        "fp32", "cpu", GRAPH, (WEIGHTS,), tuple(map(CacheGroup, WINDOWS)), tuple(caches), SAMPLE_GRAPH
+    )
     manifest = Manifest(
         name="handmade",
         family="handmade",

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from ops.errors import CacheTooSmall, DeadlineUnreachable, EngineError, Overloaded
 from rtcore.decoding.params import SamplingParams
-from rtcore.decoding.sampler import Sampler, SamplingRows
 from rtcore.executor.base import StepInputs
 from rtcore.kvcache.hash_chain import Digest, blake2b_digest
 from rtcore.request import EngineRequest
 from rtcore.scheduler.base import ScheduledStep
 from rtcore.scheduler.outcome import Outcome
 from tests.rtcore.fakes import Deltas, FakeExecutor, advance, drain, fake_engine, fake_logits, tokens_of
+from tests.rtcore.truth import answer
 
 VOCABULARY = 31
 STOP = 2
@@ -37,20 +36,9 @@ def truth(
 ) -> list[int]:
     """The tokens of a request by its definition alone: one token after the other from all tokens so far, or
     from the last `window` of them."""
-    tokens = list(prompt)
-    for _ in range(max_tokens):
-        logits = fake_logits(tokens[-window:], VOCABULARY).astype(np.float32)[None]
-        row = SamplingRows(
-            np.array([temperature]),
-            np.array([0], np.int32),
-            np.array([1.0]),
-            np.array([seed], np.uint64),
-            np.array([len(tokens)], np.uint64),
-        )
-        tokens.append(int(Sampler().sample(logits, row)[0][0]))
-        if tokens[-1] == STOP and not ignore_eos:
-            break
-    return tokens[len(prompt) :]
+    params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
+    tokens, _ = answer(lambda known: fake_logits(known[-window:], VOCABULARY), prompt, params, [STOP])
+    return tokens
 
 
 def colliding(data: bytes) -> bytes:

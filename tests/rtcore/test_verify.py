@@ -62,7 +62,7 @@ def failing(report: VerifyReport) -> VerificationFailed:
 
 def test_a_sound_bundle_passes(bundle: Path) -> None:
     report = verify(bundle, CONFIG)
-    assert report.ok and report.files == 4
+    assert report.ok and report.files == 5
     report.require()
     (replay,) = report.replays
     assert [prompt.name for prompt in replay.prompts] == ["short", "long"]

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 def main() -> int:
     from rtcore.process.child import EngineChild
-    from server.config import add_flags, load_config
+    from server.config_sources import add_flags, load_config
     from server.listener import listen
     from tests.rtcore.process import fakes
 

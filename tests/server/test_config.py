@@ -10,7 +10,8 @@ import pytest
 
 from ops.errors import ConfigError
 from rtcore.config import EngineConfig
-from server.config import ServerConfig, add_flags, flag_of, is_loopback, load_config
+from server.config import ServerConfig, is_loopback
+from server.config_sources import add_flags, flag_of, load_config
 
 
 def parsed(*arguments: str) -> dict[str, Any]:
@@ -39,9 +40,9 @@ def test_the_file_can_be_named_by_a_variable(tmp_path: Path) -> None:
 def test_every_field_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
     other = {str: "avx2", bool: True, int: 77, float: 7.5}
     special = {"host": "localhost", "check": "sizes", "log_level": "debug", "precision": "int8", "bundle": "b"}
-    special |= {"long_share": 0.5, "cache_tenant_share": 0.5}
+    special |= {"long_share": 0.5, "cache_tenant_share": 0.5, "tenant_header": "x-tenant", "draft_bundle": "small"}
     defaults = ServerConfig(bundle="x")
-    for field in ServerConfig.__struct_fields__:
+    for field in set(ServerConfig.__struct_fields__) - {"tenant_weights"}:
         default = getattr(defaults, field)
         value = special.get(field, other.get(type(default), "name" if field == "model_name" else 77))
         if field == "max_step_tokens":
@@ -56,6 +57,16 @@ def test_every_field_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         assert getattr(load_config(parsed(*flags), {}), field) == value
         assert getattr(load_config(others, {f"ORTOLAN_{field.upper()}": text}), field) == value
         assert getattr(load_config({**others, "config": str(file)}, {}), field) == value
+
+
+def test_weights_are_a_list_or_a_table(tmp_path: Path) -> None:
+    weights = {"alice": 2.0, "a=b": 0.5}
+    file = tmp_path / "c.toml"
+    file.write_text('[tenant_weights]\nalice = 2\n"a=b" = 0.5\n')
+    assert load_config(parsed("b", "--tenant-weights", "alice=2, a=b=0.5"), {}).tenant_weights == weights
+    assert load_config(parsed("b"), {"ORTOLAN_TENANT_WEIGHTS": "alice=2,a=b=0.5"}).tenant_weights == weights
+    config = load_config(parsed("b", "--config", str(file)), {})
+    assert config.tenant_weights == config.engine().tenant_weights == weights
 
 
 @pytest.mark.parametrize(
@@ -77,6 +88,11 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["b", "--check", "none"], {}, "", "--check"),
         (["b", "--drain-timeout", "0"], {}, "", "--drain-timeout"),
         (["b", "--drain-timeout", "nan"], {}, "", "--drain-timeout"),
+        (["b", "--tenant-weights", "alice"], {}, "", "--tenant-weights"),
+        (["b", "--tenant-weights", "=2"], {}, "", "--tenant-weights"),
+        (["b", "--tenant-weights", "alice=0"], {}, "", "--tenant-weights"),
+        (["b", "--tenant-weights", "alice=x"], {}, "", "--tenant-weights"),
+        (["b", "--queue-timeout", "0"], {}, "", "--queue-timeout"),
         (["b"], {"ORTOLAN_PORT": "x"}, "", "ORTOLAN_PORT"),
         (["b"], {"ORTOLAN_PROT": "1"}, "", "ORTOLAN_PORT"),
         (["b"], {"ORTOLAN_port": "1"}, "", "ORTOLAN_PORT"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rtcore.decoding.params import MAX_SEQUENCES, MAX_STOP_BYTES, MAX_STOP_STRINGS
+from rtcore.request import MAX_PRIORITY, MIN_PRIORITY
 from server.protocol.chat import CHAT_NEUTRAL, MESSAGE_NEUTRAL, ChatMessage, ChatRequest
 from server.protocol.completions import COMPLETION_NEUTRAL, CompletionRequest
 from tests.rtcore.process import fakes
@@ -37,8 +38,31 @@ WRONG_SHARED: dict[str, list[Any]] = {
     "include_stop_str_in_output": ["yes", 1, []],
     "ignore_eos": ["yes", 0, {}],
     "skip_special_tokens": ["yes", 1],
+    "response_format": ["json", 3, {}, {"type": "yaml"}, {"type": "json_schema"}, {"type": "text", "x": 1}],
+    "structured_outputs": ["x", [], {}, {"regex": ""}, {"regex": 3}, {"x": 1}, {"regex": "a", "grammar": "b"}],
+    "guided_json": [3, [1], 1.5],
+    "guided_regex": [3, "", ["a"], "a" * 40_000],
+    "guided_choice": ["a", [], [""], [3], {}],
+    "guided_grammar": [3, "", [], "a" * 70_000],
+    "speculation": ["yes", 1, []],
+    "min_p": ["x", -0.1, 1.1, True],
+    "repetition_penalty": ["x", 0, -1, 1000],
+    "presence_penalty": ["x", -2.1, 2.1, []],
+    "frequency_penalty": ["x", -2.1, 2.1, {}],
+    "logit_bias": [3, [], {"a": 1}, {"3": "x"}, {"3": 101}, {"-1": 1}, {str(fakes.VOCAB_SIZE): 1}],
+    "allowed_token_ids": [3, [], ["a"], [-1], [fakes.VOCAB_SIZE]],
+    "banned_token_ids": [3, ["a"], [-1], [fakes.VOCAB_SIZE]],
+    "bad_words": ["x", [3], [""], ["a" * 2000], ["x"] * 300],
+    "min_tokens": ["x", -1, 1.5, 10_000],
+    "prompt_logprobs": ["x", -1, 21, True],
+    "logits_processors": [3, [3], [{}], [{"name": 3}], ["x"] * 9],
+    "stop_rules": [3, [3], [{}], [{"name": 3}], ["x"] * 9],
     "stream": ["yes", 1, []],
     "stream_options": [True, [], {"include_usage": 1}, {"unknown": True}, {"include_usage": True}],
+    "priority": ["high", 1.5, MIN_PRIORITY - 1, MAX_PRIORITY + 1, 10**30, True],
+    "cache_salt": [3, ["a"], {}],
+    "queue_timeout": ["soon", 0, -1, True],
+    "timeout": ["soon", 0, -1, []],
     "user": [3, {}],
     "metadata": ["x", {"a": 3}, []],
     "safety_identifier": [3],
@@ -50,12 +74,16 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "messages": ["hi", [], {}, [3], [{}], [{"role": "user"}], [{"content": "x"}], None],
         "max_completion_tokens": ["x", 0, -1, 1.5, True, fakes.CONTEXT_LENGTH],
         "add_generation_prompt": ["yes", 1],
+        "logprobs": ["x", 1, []],
+        "top_logprobs": ["x", 3, -1, 21, True],
         "chat_template_kwargs": [3, [], {"messages": []}, {"bos_token": "x"}],
     },
     TEXT: {
         **WRONG_SHARED,
         "prompt": [3, {}, True, [], [[]], [1, "a"], ["a", [1]], [1.5], [-1], [fakes.VOCAB_SIZE], [[1], 2], None],
-        "best_of": ["x", 2, 0, 1.5, True],
+        "best_of": ["x", 129, 0, 1.5, True],
+        "logprobs": ["x", -1, 21, True],
+        "echo": ["yes", 1],
     },
 }
 NEUTRAL = {CHAT: CHAT_NEUTRAL, TEXT: COMPLETION_NEUTRAL}
@@ -210,9 +238,20 @@ async def test_max_tokens_by_two_names_must_agree(running: Running) -> None:
 
 
 @in_module_loop
-async def test_best_of_equal_to_n_is_neutral(running: Running) -> None:
-    assert (await running.post(TEXT, {**BASE[TEXT], "n": 2, "best_of": 2}))[0] == 200
-    assert (await running.post(TEXT, {**BASE[TEXT], "best_of": 1}))[0] == 200
+async def test_fields_that_do_not_go_together(running: Running) -> None:
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        (TEXT, {"n": 3, "best_of": 2}, "best_of"),
+        (TEXT, {"best_of": 2, "stream": True}, "best_of"),
+        (TEXT, {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        (CHAT, {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        (CHAT, {"top_logprobs": 2, "logprobs": False}, "top_logprobs"),
+        (CHAT, {"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        (TEXT, {"min_tokens": 4, "max_tokens": 3}, "min_tokens"),
+        (TEXT, {"max_tokens": 0}, "max_tokens"),
+    ]
+    for path, fields, param in wrong:
+        status, body = await running.post(path, {**BASE[path], **fields})
+        assert_error(status, body, 400, param)
 
 
 @in_module_loop

@@ -143,7 +143,9 @@ class Run:
 
     def _submit(self, request: TraceRequest) -> None:
         params = SamplingParams(max_tokens=len(request.answer), ignore_eos=True)
-        entry = EngineRequest(str(self._number), request.prompt.tolist(), params, request.arrival, request.tenant)
+        entry = EngineRequest(
+            str(self._number), request.prompt.tolist(), params, request.arrival, tenant=request.tenant
+        )
         chain = self._blocks.new_chain(CacheKey("simulated"))
         sequence = Sequence.create(entry, chain, self._number, 0, frozenset(), request.arrival)
         self._number += 1

@@ -83,11 +83,16 @@ def one_sequence(tokens: list[int], blocks: list[int], block_size: int = 16) -> 
     )
 
 
+def logits_of(executor: Executor, inputs: StepInputs) -> np.ndarray:
+    executor.run(inputs)
+    return executor.logits()
+
+
 def test_logits_are_those_of_dense_attention(pristine: Path) -> None:
     executor = load(pristine, cache_bytes=1 << 20)
     tokens = prompt(40)
     for blocks in ([0, 1, 2], [9, 4, 7]):
-        logits = executor.run(one_sequence(tokens, blocks))
+        logits = logits_of(executor, one_sequence(tokens, blocks))
         assert logits.dtype == np.float32 and logits.shape == (40, VOCABULARY)
         np.testing.assert_allclose(logits, dense_logits(tokens), atol=TOLERANCE, rtol=0)
     executor.close()
@@ -144,9 +149,9 @@ def test_blocks_are_copied_in_every_tensor_of_the_group_only(pristine: Path) -> 
         slot_mapping=[slots[-1:] for slots in inputs.slot_mapping],
         plan=np.array([1, 0, 1, 128, 1, 1], np.int32),
     )
-    np.testing.assert_allclose(executor.run(tail), dense_logits([*tokens, 4])[-1:], atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(logits_of(executor, tail), dense_logits([*tokens, 4])[-1:], atol=TOLERANCE, rtol=0)
     tail.block_tables[1] = tail.block_tables[0]
-    assert np.abs(executor.run(tail) - dense_logits([*tokens, 4])[-1:]).max() > 100 * TOLERANCE
+    assert np.abs(logits_of(executor, tail) - dense_logits([*tokens, 4])[-1:]).max() > 100 * TOLERANCE
     executor.close()
 
 
@@ -167,7 +172,7 @@ def test_blocks_can_be_saved_lost_and_loaded_elsewhere(pristine: Path) -> None:
     tail.logit_rows = np.array([0])
     tail.slot_mapping = [slots[-1:] for slots in tail.slot_mapping]
     tail.plan = np.array([1, 0, 1, 128, 1, 1], np.int32)
-    np.testing.assert_allclose(executor.run(tail), dense_logits([*tokens, 4])[-1:], atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(logits_of(executor, tail), dense_logits([*tokens, 4])[-1:], atol=TOLERANCE, rtol=0)
     executor.close()
 
 
@@ -232,7 +237,7 @@ class TestFaults:
             executor.run(one_sequence([*tokens, VOCABULARY + 5], [0, 1]))
         assert type(caught.value) is EngineError
         np.testing.assert_allclose(
-            executor.run(one_sequence(tokens, [0, 1])), dense_logits(tokens), atol=TOLERANCE, rtol=0
+            logits_of(executor, one_sequence(tokens, [0, 1])), dense_logits(tokens), atol=TOLERANCE, rtol=0
         )
 
     def test_a_closed_executor_says_so(self, pristine: Path) -> None:

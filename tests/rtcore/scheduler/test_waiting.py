@@ -18,7 +18,7 @@ from rtcore.sequence import Sequence
 
 
 def waiting(number: int, *, tenant: str = "", priority: int = 0, submitted: float = 0.0) -> Sequence:
-    request = EngineRequest(str(number), [3], SamplingParams(), submitted, tenant, priority)
+    request = EngineRequest(str(number), [3], SamplingParams(), submitted, tenant=tenant, priority=priority)
     return Sequence.create(request, HashChain(CacheKey("1"), 4), number, 0, frozenset(), submitted)
 
 

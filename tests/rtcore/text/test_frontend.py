@@ -85,11 +85,15 @@ def test_a_chat_is_encoded_without_a_second_beginning(tmp_path: Path) -> None:
 
 def test_the_models_defaults_hold_where_nothing_is_given(tmp_path: Path) -> None:
     bundle = fake_bundle(tmp_path, byte_level())
-    sampling = {"temperature": 0.6, "top_k": 20.0, "min_p": 0.1}
+    sampling = {"temperature": 0.6, "top_k": 20.0, "min_p": 0.1, "n": 4.0}
     bundle.manifest = replace(bundle.manifest, text=replace(bundle.manifest.text, sampling=sampling))
     frontend = TextFrontend(bundle)
-    assert frontend.default_params(max_tokens=9) == SamplingParams(temperature=0.6, top_k=20, max_tokens=9)
-    assert frontend.default_params(temperature=0.0, top_k=None) == SamplingParams(temperature=0, top_k=20)
+    assert frontend.default_params(max_tokens=9) == SamplingParams(
+        temperature=0.6, top_k=20, min_p=0.1, max_tokens=9
+    )
+    assert frontend.default_params(temperature=0.0, top_k=None, min_p=0.0) == SamplingParams(
+        temperature=0, top_k=20
+    )
     with pytest.raises(InvalidRequest):
         frontend.default_params(top_p=2)
 

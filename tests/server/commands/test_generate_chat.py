@@ -101,15 +101,16 @@ def test_flags_reach_the_model(
     asked: list[SamplingParams] = []
     requests = rig.llm.frontend.requests
 
-    def watch(ids: list[int], params: SamplingParams, base: str) -> Any:
+    def watch(ids: list[int], params: SamplingParams, *others: Any) -> Any:
         asked.append(params)
-        return requests(ids, params, base)
+        return requests(ids, params, *others)
 
     monkeypatch.setattr(rig.llm.frontend, "requests", watch)
     flags = (
         "--top-k 5 --top-p 0.5 --seed 9 --stop x --stop yy --stop-token-id 7 --include-stop --show-special-tokens"
     )
-    assert run("generate", "the", *GREEDY, *flags.split(), "--precision", "int8", "--threads", "2", "--activations", "float32") == 0
+    engine = "--precision int8 --threads 2 --cache-bytes 64MiB --kernels portable --activations float32"
+    assert run("generate", "the", *GREEDY, *flags.split(), *engine.split()) == 0
     assert asked == [
         SamplingParams(
             **SAME,
@@ -122,7 +123,8 @@ def test_flags_reach_the_model(
             skip_special_tokens=False,
         )
     ]
-    assert rig.opened == [(Path("bundle"), {"precision": "int8", "threads": 2, "check": "full", "activations": "float32"})]  # type: ignore[attr-defined]
+    settings = {"precision": "int8", "threads": 2, "kernels": "portable", "check": "full", "cache_bytes": 2**26}
+    assert rig.opened == [(Path("bundle"), settings | {"activations": "float32"})]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,10 @@ class TestVerify:
         code, out, _ = ortolan(capsys, "verify", bundle)
         assert code == 0 and "none. The reference does not fit in memory." in out
 
-    @pytest.mark.parametrize("arguments", [("--precision", "int4"), ("--precision", "fp32", "--target", "cuda")])
+    @pytest.mark.parametrize(
+        "arguments",
+        [("--precision", "int4"), ("--precision", "fp32", "--target", "cuda"), ("--target", "nonsense")],
+    )
     def test_what_the_bundle_does_not_hold(
         self, bundle: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
     ) -> None:

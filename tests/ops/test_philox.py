@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rtcore.decoding.philox import philox, uniform
+from ops.reference.philox import philox, uniform
 
 # Random123's kat_vectors for philox4x32 with 10 rounds: counter, key, result.
 KNOWN = [

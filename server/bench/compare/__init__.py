@@ -1,0 +1,1 @@
+"""The comparison with other engines: each in its own environment and process, round by round."""
