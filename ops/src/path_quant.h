@@ -13,7 +13,7 @@ namespace {
 constexpr int kTileVectors = kTile / kWidth;
 // Whether registers hold the sums of two tiles, which then share each row's codes as they are loaded.
 constexpr bool kPairsTiles = kWidth == 16;
-// How far ahead of their products weights are asked for: few rows wait for memory, not for arithmetic.
+// How far ahead of their products weights are asked for.
 constexpr size_t kAhead = 2048;
 
 template <bool kHalf>
@@ -48,10 +48,8 @@ void multiply_rows(const QuantTile* tile, const int8_t* codes, const float* scal
   const uint8_t* weights[kTiles];
   for (int t = 0; t < kTiles; ++t) weights[t] = tile[t].data;
   for (int g = 0; g < tile->groups; ++g) {
-    if constexpr (kRows <= 2) {
-      for (int t = 0; t < kTiles; ++t) {
-        for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(weights[t] + kAhead + line);
-      }
+    for (int t = 0; t < kTiles; ++t) {
+      for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(weights[t] + kAhead + line);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kTileVectors; ++v) {
