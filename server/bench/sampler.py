@@ -54,7 +54,7 @@ SAMPLER = Command(
     description=(
         "Time the operator Sample on 16 rows of 49,152 logits and 256 rows of 151,936: greedy, drawn, with top-p, "
         "with a mask, with log-probabilities, and with top-k, top-p and penalties on 1,000 tokens. The floor is "
-        "what reading the logits once takes at the read bandwidth that is measured in the same run; beside it stands "
+        "what reading the logits once takes at the read bandwidth measured in the same run; beside it stands "
         "the definition in numpy. Needs about 1 GB of memory."
     ),
     configure=_configure,

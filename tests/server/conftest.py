@@ -74,10 +74,13 @@ async def start_server(
     send_buffer: int | None = None,
     **config: Any,
 ) -> AsyncIterator[Running]:
-    """A server over a fake engine; `wait=False` does not wait for the engine; `send_buffer` in bytes."""
+    """A server over a fake engine, or over that of a factory `module:function`.
+
+    `wait=False` does not wait for the engine; `send_buffer` in bytes.
+    """
     settings = ServerConfig(bundle=str(bundle), port=0, **config)
     watched = Supervision(
-        factory=fakes.factory(factory),
+        factory=factory if ":" in factory else fakes.factory(factory),
         **{"heartbeat": 0.1, "first_delay": 0.05, "longest_delay": 0.4, **(supervision or {})},
     )
     opened = Bundle.open(bundle)

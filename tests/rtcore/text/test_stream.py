@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtcore.decoding.params import SamplingParams
-from rtcore.request import EngineRequest, FinishReason, TokenDelta
+from rtcore.request import EngineRequest, FinishReason, TokenDelta, TokenLogprobs
 from rtcore.text.stream import TextDelta, TextStream
 from tests.rtcore.text.vocabularies import byte_level, wrap
 
@@ -22,7 +22,7 @@ def stream_of(prompt: str = "the", **params: Any) -> TextStream:
 
 
 def feed(
-    stream: TextStream, parts: list[list[int]], finish: FinishReason, reason: int | None = None
+    stream: TextStream, parts: list[list[int]], finish: FinishReason, reason: int | str | None = None
 ) -> list[TextDelta]:
     deltas = [TokenDelta("r", part) for part in parts[:-1]]
     deltas.append(TokenDelta("r", parts[-1], finish, reason))
@@ -114,3 +114,63 @@ def test_stream_and_whole_end_at_the_same_character(
     assert ends == [(whole[0].finish_reason, whole[0].stop_reason, whole[0].cut)]
     if not whole[0].cut:
         assert text_of(whole) == text
+
+
+def test_min_tokens_holds_for_stop_strings() -> None:
+    """The text of the first min_tokens tokens is shown whatever it holds; after them the first stop ends it."""
+    ids = encoded("the fox the fox the fox")
+    for least in range(len(ids) + 1):
+        stream = stream_of(stop=("fox",), min_tokens=least, max_tokens=100)
+        deltas = feed(stream, [[token] for token in ids], "length")
+        first = stream_of()
+        shown = text_of(feed(first, [ids[:least]], "length")) if least else ""
+        whole = text_of(feed(stream_of(), [ids], "length"))
+        end = whole.find("fox", len(shown))
+        assert text_of(deltas) == (whole if end < 0 else whole[:end])
+        assert len(ids_of(deltas)) >= least
+        assert (deltas[-1].cut or stream.finished) is True
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_an_echoed_prompt_begins_the_text_and_offsets_say_where_tokens_begin(size: int) -> None:
+    prompt, answer = "the fox — ", "€ and 🦊 fox"
+    ids = encoded(answer)
+    stream = stream_of(prompt=prompt, echo=True, max_tokens=100)
+    parts = [ids[begin : begin + size] for begin in range(0, len(ids), size)]
+    deltas = feed(stream, parts, "length")
+    text = text_of(deltas)
+    assert text == prompt + answer
+    assert stream.echoed == len(prompt)
+    assert [delta.begins for delta in deltas] == [True] + [False] * (len(deltas) - 1)
+    prompt_ids = encoded(prompt)
+    offsets = [*stream.prompt_offsets, *(offset for delta in deltas for offset in delta.offsets)]
+    assert len(offsets) == len(prompt_ids) + len(ids)
+    assert offsets[0] == 0 and offsets == sorted(offsets)
+    for place, offset in enumerate(offsets):
+        known = [*prompt_ids, *ids][:place]
+        # A character that is not complete yet begins where the next token begins.
+        assert text[:offset] == TOKENIZER.decode(known).rstrip("\ufffd")
+
+
+def test_a_prompt_that_ends_in_half_a_character_is_completed_by_the_answer() -> None:
+    ids = encoded("a€b")
+    half = next(count for count in range(1, len(ids)) if TOKENIZER.decode(ids[:count]).endswith("\ufffd"))
+    request = EngineRequest("r", ids[:half], SamplingParams(echo=True, max_tokens=100))
+    deltas = feed(TextStream(TOKENIZER, request), [ids[half:]], "length")
+    assert text_of(deltas) == "a€b"
+
+
+def test_log_probabilities_end_where_the_answer_does() -> None:
+    told = [TokenLogprobs(-float(number), 1) for number in range(3)]
+    ids = encoded(" fox")[:1] * 2
+    stream = stream_of()
+    last = stream.feed(TokenDelta("r", [*ids, END], "stop", logprobs=told))
+    assert last.logprobs == told and last.shown == 2 and len(last.offsets) == 3
+    stream = stream_of(stop=("fox",))
+    cut = stream.feed(TokenDelta("r", [*encoded(" fox"), *ids], logprobs=told + told))
+    assert cut.cut and len(cut.logprobs) == len(cut.token_ids) == len(cut.offsets) == cut.shown
+
+
+def test_a_stop_rule_shows_the_token_that_it_ended_with() -> None:
+    deltas = feed(stream_of(), [encoded(" fox")], "stop", "enough")
+    assert text_of(deltas) == " fox" and deltas[-1].stop_reason == "enough"
