@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 if TYPE_CHECKING:
     from rtcore import LLM, SamplingParams
 
-_ENGINE_FLAGS = ("precision", "threads", "kernels", "check")
+_ENGINE_FLAGS = ("precision", "target", "threads", "kernels", "check")
 _SAMPLING_FLAGS = (
     "n",
     "max_tokens",
@@ -30,6 +30,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("engine")
     group.add_argument("--precision", help="precision to run, such as fp32 or int8 (default: the bundle's own)")
+    group.add_argument("--target", choices=("cpu", "cuda"), default="cpu", help="what to run on (default: cpu)")
     group.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all cores)")
     group.add_argument(
         "--cache-bytes",
