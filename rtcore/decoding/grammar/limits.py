@@ -10,7 +10,7 @@ WAIT_FACTOR = 10
 """By how much longer the engine waits for that on a machine that has other things to do."""
 CHECK_BYTES = 1 << 30
 """Address space of the process that checks grammars, beside what it has once its vocabulary is loaded."""
-MASK_SECONDS = 1.0
+MASK_SECONDS = 3.0
 """How long a step waits for one sequence's mask after the model has run."""
 
 _LIMITS: dict[str, Any] = {
