@@ -27,7 +27,9 @@ _FASTER_SECONDS = 1e6
 
 class ProfileReport(msgspec.Struct, frozen=True):
     """One step: `stages` are the host's in seconds, of which `run` holds the operators. profiled_seconds: what a
-    step took while ONNX Runtime wrote its profile, which `operators` come from."""
+    step took while ONNX Runtime wrote its profile, which `operators` and between_seconds come from: the graph's
+    time that no operator takes, from one to the next and around the first and the last.
+    """
 
     bundle: str
     version: str
@@ -39,12 +41,8 @@ class ProfileReport(msgspec.Struct, frozen=True):
     step_seconds: float
     stages: dict[str, float]
     profiled_seconds: float
+    between_seconds: float
     operators: list[OperatorCost]
-
-    @property
-    def between_seconds(self) -> float:
-        """Time of `run` that no operator takes: from one node to the next, and around the first and the last."""
-        return self.stages["run"] - sum(cost.seconds for cost in self.operators)
 
 
 def profile(
@@ -94,6 +92,7 @@ def profile(
             profiled_seconds = drive(engine, lambda: None)
         runs = read_runs(next(Path(folder).glob(f"{_PREFIX}-{Path(variant.step).stem}_*.json")))[-ran:]
     ceilings = measure_apart(threads)
+    operators = operator_costs(runs, size, Floors(manifest, variant, ceilings))
     return ProfileReport(
         bundle=manifest.name,
         version=manifest.version,
@@ -105,7 +104,8 @@ def profile(
         step_seconds=step_seconds,
         stages={name: seconds / ran for name, seconds in stages.items()},
         profiled_seconds=profiled_seconds,
-        operators=operator_costs(runs, size, Floors(manifest, variant, ceilings)),
+        between_seconds=sum(run.seconds for run in runs) / len(runs) - sum(cost.seconds for cost in operators),
+        operators=operators,
     )
 
 

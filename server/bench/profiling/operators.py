@@ -9,7 +9,7 @@ import msgspec
 
 from ops.layout import TILE
 from server.bench.floors import Floors
-from server.bench.profiling.trace import NodeTime
+from server.bench.profiling.trace import NodeTime, RunTime
 
 _PLAIN_PRODUCTS = {"MatMul", "Gemm", "MatMulNBits"}
 _LOOKUPS = {"Gather", "GatherBlockQuantized", "QuantGather"}
@@ -42,13 +42,13 @@ class OperatorCost(msgspec.Struct, frozen=True):
         return self.seconds / self.floor_seconds if self.floor_seconds else math.inf
 
 
-def operator_costs(runs: Sequence[Sequence[NodeTime]], size: StepSize, floors: Floors) -> list[OperatorCost]:
+def operator_costs(runs: Sequence[RunTime], size: StepSize, floors: Floors) -> list[OperatorCost]:
     """The operators of the mean of `runs`, which all ran steps of `size`; the slowest first."""
     groups: dict[tuple[str, str], list[NodeTime]] = {}
     for run in runs:
-        for node in run:
+        for node in run.nodes:
             groups.setdefault((node.operator, _shape(node)), []).append(node)
-    attentions = sum(node.operator == "PagedAttention" for node in runs[0]) if runs else 0
+    attentions = sum(node.operator == "PagedAttention" for node in runs[0].nodes) if runs else 0
     costs = []
     for (operator, shape), nodes in groups.items():
         calls = len(nodes) / len(runs)

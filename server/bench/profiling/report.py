@@ -35,9 +35,9 @@ def table(report: ProfileReport) -> str:
         f"{sum(cost.bytes for cost in report.operators) / 1e6:,.2f}",
         f"{sum(cost.operations for cost in report.operators) / 1e6:,.1f}",
         f"{floor * _MICROS:,.1f}",
-        f"{report.step_seconds / floor:,.1f}" if floor else "",
+        f"{sum(_parts(report)) / floor:,.1f}" if floor else "",
     )
-    rows.append(_row("step", report.step_seconds, report, "", figures))
+    rows.append(_row("step", sum(_parts(report)), report, "", figures))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     lines = [
         f"{report.bundle}, {report.precision}, {report.threads} threads: {what}, mean of {report.steps} steps",
@@ -53,7 +53,8 @@ def table(report: ProfileReport) -> str:
     reads, fp32, int8 = (value / 1e9 for value in (ceilings.read_bytes_s, ceilings.fp32_ops_s, ceilings.int8_ops_s))
     lines.append(
         f"\nThis machine: reads {reads:.1f} GB/s, fp32 {fp32:.0f} GFLOP/s, int8 {int8:.0f} GOP/s. "
-        f"A step took {report.profiled_seconds * _MICROS:,.0f} us while operators were timed."
+        f"A step took {report.step_seconds * _MICROS:,.0f} us, and "
+        f"{report.profiled_seconds * _MICROS:,.0f} us while operators were timed."
     )
     return "\n".join(lines)
 
@@ -65,4 +66,10 @@ def _row(
     calls: str = "",
     figures: tuple[str, str, str, str] = ("", "", "", ""),
 ) -> tuple[str, str, str, str, str, str, str, str]:
-    return (name, calls, f"{seconds * _MICROS:,.1f}", f"{seconds / report.step_seconds:.1%}", *figures)
+    return (name, calls, f"{seconds * _MICROS:,.1f}", f"{seconds / sum(_parts(report)):.1%}", *figures)
+
+
+def _parts(report: ProfileReport) -> list[float]:
+    """What the rows above the last one add up to: the host's stages but `run`, and the graph as it was profiled."""
+    host = [seconds for stage, seconds in report.stages.items() if stage != "run"]
+    return [*host, report.between_seconds, *(cost.seconds for cost in report.operators)]

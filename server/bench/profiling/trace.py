@@ -32,6 +32,13 @@ class NodeTime(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class RunTime(msgspec.Struct, frozen=True):
+    """One run of the session: its time, and its nodes in order."""
+
+    seconds: float
+    nodes: list[NodeTime]
+
+
 class _Event(msgspec.Struct):
     cat: str
     name: str
@@ -40,8 +47,8 @@ class _Event(msgspec.Struct):
     args: dict[str, Any] = {}
 
 
-def read_runs(path: Path) -> list[list[NodeTime]]:
-    """The nodes of each run of the session, runs in order. Raises ResourceError where the file is no profile."""
+def read_runs(path: Path) -> list[RunTime]:
+    """The runs of the session in order. Raises ResourceError where the file is no profile."""
     try:
         events = msgspec.json.decode(path.read_bytes(), type=list[_Event])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -50,11 +57,13 @@ def read_runs(path: Path) -> list[list[NodeTime]]:
             why=str(error),
             remedy="See that the disk is not full, and profile fewer steps: a profile holds a million events.",
         ) from error
-    starts = sorted(event.ts for event in events if event.name == _RUN)
-    runs: list[list[NodeTime]] = [[] for _ in starts]
-    for event in sorted(events, key=lambda event: event.ts):
+    events.sort(key=lambda event: event.ts)
+    begun = [event for event in events if event.name == _RUN]
+    starts = [event.ts for event in begun]
+    runs = [RunTime(event.dur * _MICROSECOND, []) for event in begun]
+    for event in events:
         if event.cat == "Node" and event.name.endswith(_KERNEL) and starts and event.ts >= starts[0]:
-            runs[bisect_right(starts, event.ts) - 1].append(_node(event))
+            runs[bisect_right(starts, event.ts) - 1].nodes.append(_node(event))
     return runs
 
 

@@ -33,6 +33,7 @@ def test_decode(tiny_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tuple(report["stages"]) == STAGES  # type: ignore[arg-type]
     assert all(seconds > 0 for seconds in report["stages"].values())  # type: ignore[attr-defined]
     layers = json.loads((tiny_bundle / "manifest.json").read_text())["dimensions"]["layers"]
+    assert report["between_seconds"] > 0  # type: ignore[operator]
     calls: dict[str, float] = {}
     for cost in report["operators"]:  # type: ignore[attr-defined]
         calls[cost["operator"]] = calls.get(cost["operator"], 0) + cost["calls"]

@@ -43,10 +43,12 @@ def test_nodes_go_to_the_run_that_they_are_in(tmp_path: Path) -> None:
     ]
     file.write_text(json.dumps(events))
     first, second = read_runs(file)
-    assert [item.operator for item in first] == ["First", "Second"]
-    assert [item.operator for item in second] == ["First"]
-    assert first[0].seconds == pytest.approx(10e-6) and first[0].bytes == 256
-    assert first[0].inputs == ((2, 8), (1, 1, 64)) and first[0].outputs == ((2, 16),)
+    assert [item.operator for item in first.nodes] == ["First", "Second"]
+    assert [item.operator for item in second.nodes] == ["First"]
+    assert first.seconds == pytest.approx(50e-6)
+    node_time = first.nodes[0]
+    assert node_time.seconds == pytest.approx(10e-6) and node_time.bytes == 256
+    assert node_time.inputs == ((2, 8), (1, 1, 64)) and node_time.outputs == ((2, 16),)
 
 
 @pytest.mark.parametrize("content", [b"", b"[{", b'[{"cat": 1}]', b"\xff"])
