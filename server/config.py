@@ -80,7 +80,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "full"
     kernels: Annotated[Kernels, Meta(description="code path of the CPU kernels")] = "auto"
     activations: Annotated[
-        Literal["int8", "float32"], Meta(description="input of products with quantised weights; float32 is exact, slow")
+        Literal["int8", "float32"],
+        Meta(description="input of quantised products; float32 is exact and slow"),
     ] = "int8"
     max_body_bytes: Annotated[Bytes, Meta(description="size of a request's body at most")] = 8 * 2**20
     body_timeout: Annotated[Seconds, Meta(description="seconds in which a request's body must arrive")] = 30.0

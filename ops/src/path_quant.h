@@ -5,6 +5,8 @@
 // once, whether codes were expanded, and on how many threads, changes no bit.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels.h"
 
 namespace ortolan {
@@ -96,10 +98,13 @@ void multiply_rows(const QuantTile* tile, const int8_t* codes, const float* scal
 
 template <int kBits, bool kMinima, bool kHalf, int kTiles>
 void multiply_panel(const QuantTile* tile, const QuantPanel& panel, float* products) {
-  if (panel.rows == 1) return multiply_rows<kBits, kMinima, kHalf, kTiles, 1>(tile, panel.codes, panel.scales, products);
-  if (panel.rows == 2) return multiply_rows<kBits, kMinima, kHalf, kTiles, 2>(tile, panel.codes, panel.scales, products);
-  if (panel.rows == 4) return multiply_rows<kBits, kMinima, kHalf, kTiles, 4>(tile, panel.codes, panel.scales, products);
-  multiply_rows<kBits, kMinima, kHalf, kTiles, kPanelMost>(tile, panel.codes, panel.scales, products);
+  const auto run = [&](auto rows) {
+    multiply_rows<kBits, kMinima, kHalf, kTiles, decltype(rows)::value>(tile, panel.codes, panel.scales, products);
+  };
+  if (panel.rows == 1) return run(std::integral_constant<int, 1>{});
+  if (panel.rows == 2) return run(std::integral_constant<int, 2>{});
+  if (panel.rows == 4) return run(std::integral_constant<int, 4>{});
+  run(std::integral_constant<int, kPanelMost>{});
 }
 
 template <int kTiles>
