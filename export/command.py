@@ -41,8 +41,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--precision",
         default="int8",
         metavar="LIST",
-        help="precisions to export, separated by commas: fp32, int8, int4, or native, which keeps the codes of a "
-        "quantised .gguf file as they are (default: int8)",
+        help="precisions to export, separated by commas: int8, int4; for the CPU also fp32 and native, which keeps "
+        "the codes of a quantised .gguf file; for GPUs also bf16 and fp16 (default: int8)",
+    )
+    parser.add_argument(
+        "--target",
+        default="cpu",
+        metavar="LIST",
+        help="what to export for, separated by commas: cpu, cuda (kernels for all known GPUs), or single ones "
+        "as in cuda:90 (default: cpu)",
     )
     parser.add_argument(
         "--default-precision",
@@ -97,12 +104,14 @@ def run(arguments: argparse.Namespace) -> int:
     from export.pipeline import ExportOptions, export_bundle
     from export.progress import Reporter
     from export.staging import size_text
+    from export.targets import targets_of
     from export.termination import clean_termination
 
     options = ExportOptions(
         source=arguments.source,
         output=arguments.output,
         precisions=tuple(part.strip() for part in arguments.precision.split(",")),
+        targets=targets_of(arguments.target),
         group=arguments.group,
         symmetric=not arguments.asymmetric,
         sensitive=tuple(arguments.sensitive),

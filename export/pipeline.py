@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from export.checkpoint.base import Checkpoint
 from export.checkpoint.huggingface import refuse_quantised
 from export.checkpoint.open import is_gguf, open_checkpoint, open_config, open_random, seed_of
+from export.kernels.bundle import write_kernels
 from export.progress import Reporter
 from export.recipe import Bits, Recipe, recipe_for
 from export.sample_graph import sample_graph
+from export.targets import CPU, Target
 from export.task import check_task
 from export.text_info import text_info
 from export.writer import BundleWriter, graph_bytes
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
     from export.capture import CapturedModel
     from export.lowering import LoweredModel
 
-TARGET = "cpu"
-TOOLS = ("ortolan", "torch", "transformers", "onnx", "onnx-ir", "onnxscript", "optimum", "gguf", "numpy")
+TOOLS = ("ortolan", "torch", "triton", "transformers", "onnx", "onnx-ir", "onnxscript", "optimum", "gguf", "numpy")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class ExportOptions:
     source: Path
     output: Path
     precisions: tuple[str, ...] = ("int8",)
+    targets: tuple[Target, ...] = (CPU,)
     group: int = 32
     symmetric: bool = True
     sensitive: tuple[str, ...] = ()
@@ -84,21 +86,35 @@ class ExportOptions:
             except UnicodeEncodeError as error:
                 raise ConfigError(f"{text!r} is not UTF-8.", remedy="Choose another name.", param=param) from error
 
-    def recipes(self) -> list[Recipe]:
-        """The recipe of each precision. Raises ConfigError for an unknown precision or group."""
-        recipes = [
-            recipe_for(
+    def recipes(self) -> list[tuple[Recipe, Target]]:
+        """The recipe of each precision for each target that has it.
+
+        Raises ConfigError for an unknown precision or group, and for a precision that none of the targets has.
+        """
+        chosen = []
+        for precision in self.precisions:
+            recipe = recipe_for(
                 precision,
                 group=self.group,
                 symmetric=self.symmetric,
                 sensitive=self.sensitive,
                 head_bits=self.head_bits,
             )
-            for precision in self.precisions
-        ]
+            found = [(recipe.for_target(target.name), target) for target in self.targets]
+            present = [(own, target) for own, target in found if own is not None]
+            if not present:
+                raise ConfigError(
+                    f"The precision {precision} is none of {', '.join(target.name for target in self.targets)}.",
+                    why="A CPU computes fp32, int8, int4 and native, a GPU bf16, fp16, int8 and int4.",
+                    param="--precision",
+                )
+            chosen += present
         if self.cache_dtype is None:
-            return recipes
-        return [dataclasses.replace(recipe, cache_dtype=self.cache_dtype) for recipe in recipes]
+            return chosen
+        return [
+            (dataclasses.replace(recipe, cache_dtype=self.cache_dtype) if target == CPU else recipe, target)
+            for recipe, target in chosen
+        ]
 
     @property
     def chosen_default(self) -> str:
@@ -118,7 +134,7 @@ def export_bundle(options: ExportOptions, report: Reporter) -> Manifest:
         captured = _capture(config, options)
         if checkpoint is None:
             checkpoint = open_random(options.weights or "random:0", config, captured.shapes, folder)
-        lowered = [_lower(captured, recipe, checkpoint) for recipe in recipes]
+        lowered = [_lower(captured, recipe, checkpoint, target) for recipe, target in recipes]
         _write_tokenizer(options, checkpoint, writer.folder / TOKENIZER_FOLDER)
         text = text_info(writer.folder / TOKENIZER_FOLDER, config, family)
         writer.adopt(TOKENIZER_FOLDER)
@@ -144,7 +160,8 @@ def export_bundle(options: ExportOptions, report: Reporter) -> Manifest:
             report.stage(f"No reference run: {absent}")
         elif options.verify:
             _write_golden(writer, captured, lowered, checkpoint, config, report)
-        return writer.finish(manifest, None if absent else partial(_replay, report))
+        replayed = not absent and any(target == CPU for _, target in recipes)
+        return writer.finish(manifest, partial(_replay, report) if replayed else None)
 
 
 def _open(options: ExportOptions) -> tuple[Checkpoint | None, dict[str, Any], Path | None]:
@@ -163,41 +180,42 @@ def _capture(config: dict[str, Any], options: ExportOptions) -> CapturedModel:
     return capture(config, options.context_length)
 
 
-def _lower(captured: CapturedModel, recipe: Recipe, checkpoint: Checkpoint) -> LoweredModel:
+def _lower(captured: CapturedModel, recipe: Recipe, checkpoint: Checkpoint, target: Target) -> LoweredModel:
     from export.lowering import lower
 
-    return lower(captured, recipe, captured.reader(checkpoint), TARGET)
+    return lower(captured, recipe, captured.reader(checkpoint), target.name)
 
 
 def _write_model(
     writer: BundleWriter,
     captured: CapturedModel,
     lowered: list[LoweredModel],
-    recipes: list[Recipe],
+    recipes: list[tuple[Recipe, Target]],
     config: dict[str, Any],
     options: ExportOptions,
     report: Reporter,
 ) -> list[Variant]:
-    """Weights (or their description) and graphs of every precision."""
+    """Weights (or their description), graphs and kernels of every precision."""
     places = [
         writer.place(f"weights/{recipe.precision}", model.tensors)
-        for recipe, model in zip(recipes, lowered, strict=True)
+        for (recipe, _), model in zip(recipes, lowered, strict=True)
     ]
     if options.skeleton:
         writer.write_skeleton(captured.shapes, captured.aliases, captured.constants, config)
     else:
         with report.writing(f"Writing {', '.join(options.precisions)}", writer.weight_bytes) as progress:
             writer.write_weights(progress)
-    sample = f"graphs/{TARGET}.sample.onnx"
+    sample = "graphs/cpu.sample.onnx"
     writer.write(sample, sample_graph(captured.dimensions.vocab_size))
     variants = []
-    for recipe, model, where in zip(recipes, lowered, places, strict=True):
-        path = f"graphs/{recipe.precision}.{TARGET}.step.onnx"
+    write_kernels(writer, [(model, target) for model, (_, target) in zip(lowered, recipes, strict=True)], report)
+    for (recipe, target), model, where in zip(recipes, lowered, places, strict=True):
+        path = f"graphs/{recipe.precision}.{target.name}.step.onnx"
         writer.write(path, graph_bytes(model.step, where))
         variants.append(
             Variant(
                 precision=recipe.precision,
-                target=TARGET,
+                target=target.name,
                 step=path,
                 weights=tuple(sorted({place.path for place in where.values()})),
                 cache_groups=model.cache_groups,
@@ -205,6 +223,7 @@ def _write_model(
                 sample=sample,
                 recipe=model.recipe,
                 linear_bytes=model.linear_bytes,
+                architectures=tuple(architecture.name for architecture in target.architectures),
             )
         )
     return variants

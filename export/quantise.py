@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.forms import holds, recode
+from export.parallel import ordered
 from export.sources import recipe_key, row_chunks
 from export.tensors import RowSource, StoredTensor
 from ops.errors import CheckpointError
@@ -34,6 +35,7 @@ class QuantisedWeight(StoredTensor):
 
     layout = LAYOUT
     dtype = np.dtype(np.uint8)
+    shape: tuple[int, ...]
 
     def __init__(self, source: RowSource, form: QuantForm) -> None:
         if len(source.shape) != 2:
@@ -61,7 +63,7 @@ class QuantisedWeight(StoredTensor):
             "group": form.group,
             "minima": int(form.minima),
             "scales": form.scales,
-            "layout": LAYOUT,
+            "layout": self.layout,
         }
 
     def codes(self, start: int, stop: int) -> Codes:
@@ -141,8 +143,11 @@ class QuantisedWeight(StoredTensor):
 
     def chunks(self) -> Iterator[NDArray[Any]]:
         row_bytes = 4 * max(1, self.columns)
-        for start, stop in row_chunks(self.source, max(CHUNK_BYTES // (TILE * row_bytes), 1) * TILE * row_bytes):
-            yield pack(self.form, self.codes(start, stop))
+        spans = row_chunks(self.source, max(CHUNK_BYTES // (TILE * row_bytes), 1) * TILE * row_bytes)
+        return ordered(self._chunk, spans)
+
+    def _chunk(self, start: int, stop: int) -> NDArray[Any]:
+        return pack(self.form, self.codes(start, stop))
 
     def recipe(self) -> dict[str, Any]:
         form = self.form

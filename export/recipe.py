@@ -19,13 +19,14 @@ ACTIVATIONS = "int8 per row and group"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a precision keeps its weights. None for bits means float32.
+    """How a precision keeps its weights. None for bits means numbers of float_type.
 
     bits: of the linears inside layers. head_bits, embedding_bits: of the head and the embedding, which decide
     every token and stay higher; with native, None keeps those of the checkpoint too. sensitive: patterns of weight
     names (as in "model.layers.0.*") that are kept in sensitive_bits instead of bits. cache_dtype: type of the KV
     cache. native: each weight as the checkpoint has it, codes unchanged where it is quantised, else in float32;
     bits then says nothing, and group and symmetric only something of a head or an embedding whose bits are given.
+    float_type: of activations and of the weights that are not integers; on the CPU always float32.
     """
 
     precision: str
@@ -36,8 +37,9 @@ class Recipe:
     symmetric: bool = True
     sensitive: tuple[str, ...] = ()
     sensitive_bits: Bits | None = 8
-    cache_dtype: Literal["float32", "float16"] = "float16"
+    cache_dtype: Literal["float32", "float16", "bfloat16"] = "float16"
     native: bool = False
+    float_type: Literal["float32", "float16", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         if self.group not in GROUPS:
@@ -66,7 +68,8 @@ class Recipe:
                 return kept
             return kept | {"head_bits": self.head_bits, "group": self.group, "symmetric": self.symmetric}
         if self.bits is None:
-            return {"precision": self.precision, "bits": 32, "cache": self.cache_dtype}
+            bits = 32 if self.float_type == "float32" else 16
+            return {"precision": self.precision, "bits": bits, "cache": self.cache_dtype}
         return {
             "precision": self.precision,
             "bits": self.bits,
@@ -76,15 +79,28 @@ class Recipe:
             "embedding_bits": self.embedding_bits or 32,
             "sensitive": list(self.sensitive),
             "sensitive_bits": self.sensitive_bits or 32,
-            "activations": ACTIVATIONS,
+            "activations": ACTIVATIONS if self.float_type == "float32" else self.float_type,
             "cache": self.cache_dtype,
         }
+
+    def for_target(self, target: str) -> Recipe | None:
+        """The recipe as a target follows it; None where the target has nothing for this precision.
+
+        On a GPU everything has 16 bits that is not an integer, and products with integers compute in float16.
+        """
+        if target == "cpu":
+            return self if self.float_type == "float32" else None
+        if self.bits is None:
+            return None if self.float_type == "float32" or self.native else self
+        return replace(self, float_type="float16", cache_dtype="float16")
 
 
 _RECIPES = {
     "fp32": Recipe("fp32", None, None, None, cache_dtype="float32"),
     "int8": Recipe("int8", 8, 8, 8),
     "int4": Recipe("int4", 4, 8, 8),
+    "bf16": Recipe("bf16", None, None, None, cache_dtype="bfloat16", float_type="bfloat16"),
+    "fp16": Recipe("fp16", None, None, None, cache_dtype="float16", float_type="float16"),
     "native": Recipe("native", None, None, None, native=True),
 }
 

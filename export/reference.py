@@ -36,7 +36,8 @@ class Reference:
     ) -> None:
         self._lowered = lowered
         self._model = _empty_model(config)
-        _load(self._model, captured, tensor)
+        self._type = getattr(torch, lowered.float_type)
+        _load(self._model, captured, tensor, self._type)
         _dequantise(self._model, captured, lowered)
 
     def logits(self, tokens: Sequence[int], positions: Sequence[int]) -> Float32:
@@ -63,6 +64,14 @@ class Reference:
         found: list[int] = self._model.generate(prompt, attention_mask=torch.ones_like(prompt))[0].tolist()
         return found[len(tokens) :]
 
+    def to_half(self) -> None:
+        """Compute in the graph's 16-bit type from now on: the output of each operator is rounded to it."""
+        buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        self._model.to(self._type)
+        for name, buffer in self._model.named_buffers():
+            # Inverse frequencies stay as exact as the graph's rotary table.
+            buffer.data = buffers[name]
+
     def to_float64(self) -> None:
         """Compute in float64 from now on."""
         self._model.double()
@@ -84,14 +93,14 @@ def _empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
     return model
 
 
-def _load(model: PreTrainedModel, captured: CapturedModel, tensor: TensorReader) -> None:
-    """Fill every parameter from the checkpoint, chunk by chunk."""
+def _load(model: PreTrainedModel, captured: CapturedModel, tensor: TensorReader, dtype: torch.dtype) -> None:
+    """Fill every parameter from the checkpoint, chunk by chunk, rounded to the type in which it is stored."""
     canonical = {alias: name for name, group in captured.aliases.items() for alias in group}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             source = tensor(canonical.get(name, name))
             for start, stop in row_chunks(source):
-                parameter[start:stop] = torch.from_numpy(np.ascontiguousarray(source.rows(start, stop)))
+                parameter[start:stop] = torch.from_numpy(np.ascontiguousarray(source.rows(start, stop))).to(dtype)
 
 
 def _dequantise(model: PreTrainedModel, captured: CapturedModel, lowered: LoweredModel) -> None:

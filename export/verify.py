@@ -22,7 +22,7 @@ from export.checkpoint.base import Checkpoint
 from export.golden_prompts import golden_prompts
 from export.lowering import LoweredModel
 from export.reference import Reference
-from rtcore.golden import Golden, GoldenPrecision, GoldenPrompt
+from rtcore.golden import Golden, GoldenPrecision, GoldenPrompt, golden_key
 from rtcore.machine import available_memory
 
 TOP = 16
@@ -67,7 +67,7 @@ def golden(
     prompts = golden_prompts(tokenizer, captured.dimensions.vocab_size, captured.dimensions.context_length)
     precisions = {}
     for model in lowered:
-        name = str(model.recipe["precision"])
+        name = golden_key(str(model.recipe["precision"]), "cpu" if model.float_type == "float32" else "cuda")
         report(f"Running transformers with the weights of {name}")
         reference = Reference(config, captured, model, captured.reader(checkpoint))
         precisions[name] = _record(reference, model, prompts, captured.dimensions.context_length)
@@ -81,7 +81,11 @@ def _record(
     logits = {name: reference.logits(tokens, positions[name]) for name, tokens in prompts.items()}
     best = {name: np.argsort(-rows, axis=1, kind="stable")[:, :TOP] for name, rows in logits.items()}
     greedy: dict[str, list[int]] = {}
-    if lowered.quantised:
+    halved = lowered.float_type != "float32"
+    if halved:
+        reference.to_half()
+        other = {name: reference.logits(tokens, positions[name]) for name, tokens in prompts.items()}
+    elif lowered.quantised:
         other = {name: reference.rounded_logits(tokens, positions[name]) for name, tokens in prompts.items()}
     else:
         for name, tokens in prompts.items():
@@ -90,7 +94,10 @@ def _record(
         other = {name: reference.logits(tokens, positions[name]) for name, tokens in prompts.items()}
     measured = max(float(np.abs(logits[name] - other[name]).max()) for name in prompts)
     largest = max(float(np.abs(rows).max()) for rows in logits.values())
-    bound, derivation = _bound(bool(lowered.quantised), measured, largest)
+    if halved:
+        bound, derivation = _half_bound(measured, lowered.float_type)
+    else:
+        bound, derivation = _bound(bool(lowered.quantised), measured, largest)
     return GoldenPrecision(
         bound=bound,
         derivation=derivation,
@@ -112,6 +119,13 @@ def _positions(tokens: Sequence[int]) -> list[int]:
     """Evenly spread positions of a sequence, the first and the last among them."""
     count = min(POSITIONS, len(tokens))
     return sorted({round(index) for index in np.linspace(0, len(tokens) - 1, count).tolist()})
+
+
+def _half_bound(measured: float, float_type: str) -> tuple[float, str]:
+    return ROUNDING_MULTIPLE * measured, (
+        f"{ROUNDING_MULTIPLE:g} times {measured:.3g}: how far the reference moves when transformers computes in "
+        f"{float_type}, rounding what each operator gives, over all recorded positions."
+    )
 
 
 def _bound(rounded: bool, measured: float, largest: float) -> tuple[float, str]:

@@ -53,6 +53,10 @@ class MissingLibrary(OrtolanError):
     """The operators' shared library is not installed, or cannot be loaded here."""
 
 
+class KernelError(OrtolanError):
+    """A GPU kernel cannot be compiled ahead of time."""
+
+
 class CheckpointError(OrtolanError):
     """A checkpoint cannot be read: a file is missing, truncated or corrupt."""
 
@@ -119,6 +123,10 @@ class EngineError(OrtolanError):
 
 class EngineDied(EngineError):
     """The engine process ended while requests were in flight."""
+
+
+class OutOfDeviceMemory(EngineError):
+    """The GPU has no memory left for what a step needs."""
 
 
 class EngineUnavailable(EngineError):

@@ -19,6 +19,11 @@ KERNELS_KEY = "ortolan.kernels"
 ACTIVATIONS_KEY = "ortolan.activations"
 
 
+# The entries that name a GPU, as `ops.cuda` counts those that are open, and the type of activations on it.
+CUDA_KEY = "ortolan.cuda"
+CUDA_TYPE_KEY = "ortolan.cuda.type"
+
+
 class SessionOptions(Protocol):
     """What `register` needs of onnxruntime.SessionOptions."""
 
@@ -45,11 +50,12 @@ def library_path() -> Path:
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """The loaded library. Raises MissingLibrary."""
     path = library_path()
     try:
-        library = ctypes.CDLL(str(path))
-        for function in (library.ortolan_version, library.ortolan_available_kernels):
+        loaded = ctypes.CDLL(str(path))
+        for function in (loaded.ortolan_version, loaded.ortolan_available_kernels):
             function.restype = ctypes.c_char_p
             function.argtypes = []
     except (OSError, AttributeError) as error:
@@ -58,19 +64,29 @@ def _library() -> ctypes.CDLL:
             why=str(error),
             remedy="Install the wheel of ortolan that was built for this machine's architecture and C library.",
         ) from error
-    return library
+    return loaded
 
 
 def library_version() -> str:
     """The version that the library was built as; equals the distribution's."""
-    text: bytes = _library().ortolan_version()
+    text: bytes = library().ortolan_version()
     return text.decode()
 
 
 def available_kernels() -> tuple[str, ...]:
     """The instruction-set paths that this machine runs, fastest first, such as ("avx2", "portable")."""
-    text: bytes = _library().ortolan_available_kernels()
+    text: bytes = library().ortolan_available_kernels()
     return tuple(text.decode().split(","))
+
+
+def register_cuda(session_options: SessionOptions, device: int, activations: str) -> None:
+    """Make a session know the domain's operators for a GPU; call once, before the session is created.
+
+    device: the number of an open `ops.cuda.CudaDevice`. activations: "float16" or "bfloat16", as in the graph.
+    """
+    session_options.add_session_config_entry(CUDA_KEY, str(device))
+    session_options.add_session_config_entry(CUDA_TYPE_KEY, activations)
+    session_options.register_custom_ops_library(str(library_path()))
 
 
 def register(session_options: SessionOptions, kernels: str = "auto", activations: str = "int8") -> None:

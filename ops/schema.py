@@ -1,11 +1,12 @@
 """The schemas of the operator domain: one definition each, the source of registration, checks and docs.
 
-Type letters: T is float32 or float16 (activations), C is the cache's type, U8, U32, I32 and I64 are integers.
+Type letters: T is float32, float16 or bfloat16 (activations), C is the cache's type, U8, U32, I32 and
+I64 are integers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 DOMAIN = "ai.ortolan"
@@ -125,13 +126,25 @@ GATED_ACTIVATION = Schema(
 
 LINEAR = Schema(
     name="Linear",
-    meaning="x . weight^T + bias. Semantic only: every target lowers it.",
+    meaning=(
+        "activation(x . weight^T + bias), summed in float32. With an activation the weight's rows are gate | up "
+        "and y is half as wide. The CPU lowers it to other operators; on a GPU it has kernels of its own."
+    ),
     inputs=(
         Input("x", "T", "[T, K]", "input"),
         Input("weight", "T", "[N, K]", "weight in the checkpoint's order"),
         Input("bias", "T", "[N]", "added to each row", optional=True),
     ),
-    outputs=(Input("y", "T", "[T, N]", "result"),),
+    outputs=(Input("y", "T", "[T, N], or [T, N / 2] with an activation", "result"),),
+    attributes=(Attribute("activation", "string", "none, or one of GatedActivation", "none"),),
+)
+
+LOGITS = replace(
+    LINEAR,
+    name="Logits",
+    meaning="Linear without an activation whose result stays in float32: the head of a graph in 16 bits.",
+    outputs=(Input("y", "float32", "[T, N]", "result"),),
+    attributes=(),
 )
 
 _QUANTISED = (
@@ -141,7 +154,12 @@ _QUANTISED = (
     Attribute("group", "int", "columns that share a scale: 32, 64 or 128, or 16 with 8 bits"),
     Attribute("minima", "int", "1 where groups have minima", 0),
     Attribute("scales", "string", "type of scales and minima: float16 or float32", "float16"),
-    Attribute("layout", "string", "order of the bytes in memory; see ops.layout", "cpu-vnni"),
+    Attribute(
+        "layout",
+        "string",
+        "order of the bytes in memory: cpu-vnni (ops.layout) or cuda-planes (ops.cuda_layout)",
+        "cpu-vnni",
+    ),
 )
 
 QUANT_MATMUL = Schema(
@@ -151,11 +169,12 @@ QUANT_MATMUL = Schema(
         "k's group, or (code - 2^(bits - 1)) * scale without minima; norm is RMSNorm where its weight is given. "
         "With an activation the rows of W are gate | up, each a multiple of 16, and y is half as wide. norm(x) is "
         "rounded to int8 by row and group (scale absmax / 127, ties to even), unless the session's entry "
-        "ortolan.activations is float32. A row's bits do not depend on the other rows nor on the number of threads."
+        "ortolan.activations is float32; on a GPU x is float16 and is not rounded further. On the CPU a row's "
+        "bits do not depend on the other rows nor on the number of threads."
     ),
     inputs=(
         Input("x", "T", "[T, K]", "input"),
-        Input("weights", "U8", "[tiles, groups, bytes of a group]", "codes, scales and minima of W"),
+        Input("weights", "U8", "as the layout says", "codes, scales and minima of W"),
         Input("norm", "T", "[K]", "weight of an RMS norm of x", optional=True),
         Input("bias", "T", "[N]", "added to each row", optional=True),
         Input("residual", "T", "[T, N], or [T, N / 2] with an activation", "added last", optional=True),
@@ -168,14 +187,22 @@ QUANT_MATMUL = Schema(
     ),
 )
 
+QUANT_LOGITS = replace(
+    QUANT_MATMUL,
+    name="QuantLogits",
+    meaning="QuantMatMul without an activation whose result stays in float32: the head of a graph in 16 bits.",
+    outputs=(Input("y", "float32", "[T, N]", "result"),),
+    attributes=_QUANTISED,
+)
+
 QUANT_GATHER = Schema(
     name="QuantGather",
     meaning="Rows of a W kept as in QuantMatMul, dequantised: an embedding that shares a tied head's bytes.",
     inputs=(
-        Input("weights", "U8", "[tiles, groups, bytes of a group]", "codes, scales and minima of W"),
+        Input("weights", "U8", "as the layout says", "codes, scales and minima of W"),
         Input("ids", "I64", "[T]", "rows to take, each in [0, N)"),
     ),
-    outputs=(Input("y", "T", "[T, K]", "the rows in float32"),),
+    outputs=(Input("y", "T", "[T, K]", "the rows"),),
     attributes=_QUANTISED,
 )
 
@@ -232,7 +259,9 @@ SCHEMAS: dict[str, Schema] = {
         ADD_RMS_NORM,
         GATED_ACTIVATION,
         LINEAR,
+        LOGITS,
         QUANT_MATMUL,
+        QUANT_LOGITS,
         QUANT_GATHER,
         COPY_BLOCKS,
         SAMPLE,

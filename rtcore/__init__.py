@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rtcore.config import EngineConfig
+    from rtcore.decoding.grammar.spec import StructuredOutputs
     from rtcore.decoding.params import SamplingParams
     from rtcore.llm import LLM
     from rtcore.output import CompletionOutput, RequestOutput
 
-__all__ = ["LLM", "CompletionOutput", "EngineConfig", "RequestOutput", "SamplingParams"]
+__all__ = ["LLM", "CompletionOutput", "EngineConfig", "RequestOutput", "SamplingParams", "StructuredOutputs"]
 
 _MODULE_OF = {
     "LLM": "rtcore.llm",
@@ -22,6 +23,7 @@ _MODULE_OF = {
     "EngineConfig": "rtcore.config",
     "RequestOutput": "rtcore.output",
     "SamplingParams": "rtcore.decoding.params",
+    "StructuredOutputs": "rtcore.decoding.grammar.spec",
 }
 
 

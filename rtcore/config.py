@@ -14,7 +14,7 @@ Kernels = Literal["auto", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portabl
 """The code paths of the CPU kernels; auto takes the best that the machine has."""
 MOST = 2**31 - 1
 """The largest number of tokens, sequences or requests that a setting may name."""
-LIMITS = {"threads": 1024, "cache_bytes": 2**62}
+LIMITS = {"threads": 1024, "cache_bytes": 2**62, "max_drafts": 64}
 """Where another number is the largest; more threads than a machine has cores only wait for one another."""
 
 
@@ -35,12 +35,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: whether blocks stay for requests that begin alike. cache_ttl: seconds that an unused block
     stays. cache_tenant_share: of all blocks, what the unused ones of one cache salt may take. swap_bytes: host
     memory for the cache of preempted sequences, used where copying is cheaper than computing anew; 0 never
-    does. threads: None takes the cores this process may use. check: full hashes all files before start, sizes only
-    compares sizes. kernels: forces a code path of the CPU kernels. activations: what products with quantised
-    weights round their input to; float32 is exact, slow, and for verification. debug_invariants: check after every
-    step.
-    profile: path and beginning of the names of files, one a graph, into which ONNX Runtime writes how long each
-    operator of every step took; they are complete once the engine is closed, and steps are slower meanwhile.
+    does. speculation: who makes drafts for the model to verify: none, ngram, draft (a smaller model,
+    draft_bundle), or the name of an installed proposer. max_drafts: of one sequence in a step. threads: None
+    takes the cores this process may use. check: full hashes all files before start, sizes only compares sizes.
+    kernels: forces a code path of the CPU kernels. activations: what products with quantised weights round their
+    input to; float32 is exact, slow, and for verification. debug_invariants: check after every step. profile: path
+    and beginning of the names of files, one a graph, into which ONNX Runtime writes how long each operator of every
+    step took; they are complete once the engine is closed, and steps are slower meanwhile.
     """
 
     precision: str | None = None
@@ -63,6 +64,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_ttl: float = 3600.0
     cache_tenant_share: float = 1.0
     swap_bytes: int = 256 * 2**20
+    speculation: str = "none"
+    max_drafts: int = 8
+    draft_bundle: str | None = None
     threads: int | None = None
     check: Literal["full", "sizes"] = "full"
     kernels: Kernels = "auto"
@@ -73,7 +77,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.block_size < 1:
             raise ConfigError(f"block_size is {self.block_size}; it must be at least 1.", param="block_size")
-        for name in ("max_step_tokens", "max_sequences", "max_queue", "long_tokens"):
+        for name in ("max_step_tokens", "max_sequences", "max_queue", "long_tokens", "max_drafts"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.", param=name)
         if self.max_step_tokens < self.max_sequences:

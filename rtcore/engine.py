@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable
 
-from ops.errors import DeadlineExceeded, EngineDied, EngineError, EngineUnavailable, InvalidRequest, OrtolanError
+from ops.errors import EngineDied, EngineError, EngineUnavailable, InvalidRequest, OrtolanError
 from rtcore.admission import Admission
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
+from rtcore.decoding.grammar.compiler import GrammarCompiler
+from rtcore.decoding.grammar.gate import GrammarGate
+from rtcore.decoding.grammar.vocabulary import LoadVocabulary, no_vocabulary, vocabulary_of
 from rtcore.decoding.hooks import Hooks
+from rtcore.decoding.speculation.base import Proposer
+from rtcore.decoding.speculation.registry import load_proposer
 from rtcore.decoding.stage import DecodingStage, Drawn
 from rtcore.executor.base import Executor
 from rtcore.executor.registry import load_executor
 from rtcore.failure import failure_of
+from rtcore.intake import Intake
 from rtcore.kvcache.block_manager import BlockManager
-from rtcore.kvcache.hash_chain import CacheKey, Digest, blake2b_digest
+from rtcore.kvcache.hash_chain import Digest, blake2b_digest
 from rtcore.kvcache.policy import CachePolicy
 from rtcore.kvcache.report import cache_stats
 from rtcore.manifest import Manifest
 from rtcore.request import EngineRequest, FinishReason, TokenDelta
-from rtcore.scheduler.base import ScheduledStep, Work
+from rtcore.scheduler.base import ScheduledStep
 from rtcore.scheduler.batch import BatchBuilder
+from rtcore.scheduler.deadlines import too_late
 from rtcore.scheduler.lane_scheduler import LaneScheduler
 from rtcore.scheduler.outcome import Outcome, StepResult
 from rtcore.sequence import Sequence
 from rtcore.stats import EngineStats
+from rtcore.step_runner import Ran, StepRunner
 from rtcore.transfers import Transfers
 
 logger = logging.getLogger(__name__)
 
-_SEED_MASK = 2**64 - 1
-_MAX_LONE_FAILURES = 3
 _MAINTENANCE_SECONDS = 1.0
+_PREPARING_SECONDS = 0.005
 
 
 class Engine:
@@ -42,8 +48,8 @@ class Engine:
 
     A step reserves cache blocks, runs, and commits; if the run fails, everything reserved is given back and
     the next step runs the same work again in ever smaller parts, until what fails is one request alone: only
-    that one ends with an error. When `_MAX_LONE_FAILURES` requests in a row fail alone without any success in
-    between, or the executor says that it died, the engine is dead: the step is FATAL and so are all later ones.
+    that one ends with an error. When several requests in a row fail alone without any success in between, or the
+    executor says that it died, the engine is dead: the step is FATAL and so are all later ones.
 
     Attributes: manifest; vocab_size; context_length, the tokens that one sequence may have here, which is the
     model's context or, if that is less, what the cache holds.
@@ -56,8 +62,12 @@ class Engine:
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
         digest: Digest = blake2b_digest,
+        vocabulary: LoadVocabulary = no_vocabulary,
+        proposer: Proposer | None = None,
     ) -> None:
-        """clock: seconds, for deadlines, ages and the cost model. digest: the hash function of the prefix cache."""
+        """clock: seconds, for deadlines, ages and the cost model. digest: the hash function of the prefix cache.
+        vocabulary: gives the tokens as bytes; without it requests with a grammar are refused. proposer: of drafts.
+        """
         self.manifest = manifest
         self.vocab_size = executor.vocab_size
         self._executor = executor
@@ -85,28 +95,41 @@ class Engine:
                 self.context_length,
                 model_context,
             )
-        self._admission = Admission(
-            vocab_size=self.vocab_size, context_length=model_context, cache_tokens=self._blocks.capacity
+        self._scheduler = LaneScheduler(
+            self._blocks,
+            config,
+            block_bytes=executor.block_bytes,
+            clock=clock,
+            proposer=proposer,
+            vocab_size=self.vocab_size,
         )
-        self._scheduler = LaneScheduler(self._blocks, config, block_bytes=executor.block_bytes, clock=clock)
         self._transfers = Transfers(executor, self._scheduler.swapping)
-        self._batch = BatchBuilder(
+        batch = BatchBuilder(
             max_tokens=config.max_step_tokens, block_size=executor.block_size, tables=self._blocks.tables
         )
-        self._hooks = Hooks(self.vocab_size)
-        self._decoding = DecodingStage(executor, self._hooks)
+        hooks = Hooks(self.vocab_size)
+        self._decoding = DecodingStage(executor, hooks)
+        self._runner = StepRunner(executor, batch, self._decoding, self._scheduler, clock)
+        stop_ids = frozenset(manifest.text.stop_ids)
+        self._intake = Intake(
+            Admission(vocab_size=self.vocab_size, context_length=model_context, cache_tokens=self._blocks.capacity),
+            self._scheduler,
+            hooks,
+            GrammarGate(GrammarCompiler(vocabulary), stop_ids, self.vocab_size),
+            new_chain=self._blocks.new_chain,
+            version=manifest.version,
+            stop_ids=stop_ids,
+            max_waiting=config.max_queue,
+            clock=clock,
+        )
         self._check_every_step = config.debug_invariants
-        self._stop_ids = frozenset(manifest.text.stop_ids)
         self._live: dict[str, Sequence] = {}
         self._cancelled: list[str] = []
-        self._number = 0
-        self._isolate = False
-        self._lone_failures = 0
         self._idle_checked = True
         self._maintained = clock()
         self._dead: EngineDied | None = None
         self._started = time.time()
-        self._steps = self._aborted = self._prefilled = self._generated = self._preemptions = 0
+        self._generated = self._preemptions = 0
         self._finished: dict[str, int] = dict.fromkeys(("stop", "length", "cancelled", "error"), 0)
 
     @classmethod
@@ -115,10 +138,23 @@ class Engine:
 
         Raises WrongTarget, CacheTooSmall, BundleDamaged and what else the executor finds wrong.
         """
-        return cls(load_executor(bundle, config), bundle.manifest, config)
+        executor = load_executor(bundle, config)
+        try:
+            proposer = load_proposer(bundle, config)
+        except BaseException:
+            executor.close()
+            raise
+        vocabulary = vocabulary_of(bundle, executor.vocab_size)
+        return cls(executor, bundle.manifest, config, vocabulary=vocabulary, proposer=proposer)
 
-    def submit(self, request: EngineRequest) -> None:
-        """Queue a request. A request without a seed gets one here, so that a preemption cannot change its draws.
+    @property
+    def executor(self) -> Executor:
+        """What runs the steps: for whoever measures it, not for running steps past the engine."""
+        return self._executor
+
+    def submit(self, request: EngineRequest) -> bool:
+        """Queue a request, or have it wait for its grammar; whether it waits. `StepResult.accepted` names it once
+        it is queued, and if its grammar is none, its only delta says so.
 
         Raises InvalidRequest, ContextLengthExceeded, CacheTooSmall (it could never fit), Overloaded (too much
         waits already), DeadlineUnreachable (it would not be in time) or EngineUnavailable (the engine is dead);
@@ -128,15 +164,9 @@ class Engine:
             raise EngineUnavailable("The engine is dead.", why=self._dead.what, remedy="Load it again.")
         if request.id in self._live:
             raise InvalidRequest(f"A request with id {request.id!r} is running.", param="id")
-        self._admission.check(request)
-        self._scheduler.admit(request)
-        seed = secrets.randbits(64) if request.params.seed is None else request.params.seed & _SEED_MASK
-        chain = self._blocks.new_chain(CacheKey(self.manifest.version, salt=request.cache_salt))
-        sequence = Sequence.create(request, chain, self._number, seed, self._stop_ids, self._clock())
-        self._hooks.attach(sequence)
-        self._number += 1
+        sequence, waits = self._intake.take(request)
         self._live[request.id] = sequence
-        self._scheduler.add(sequence)
+        return waits
 
     def cancel(self, request_id: str) -> None:
         """End a request in the next step, whatever state it is in; nothing happens when it is not live."""
@@ -156,8 +186,9 @@ class Engine:
         for request_id in self._cancelled:
             self._finish(self._live[request_id], "cancelled", deltas)
         self._cancelled.clear()
+        accepted = self._settle(deltas)
         for sequence in self._scheduler.expired():
-            self._finish(sequence, "error", deltas, _too_late(sequence))
+            self._finish(sequence, "error", deltas, too_late(sequence))
         step = self._scheduler.schedule()
         self._preemptions += step.preempted
         prepared = self._prepare(step)
@@ -166,15 +197,36 @@ class Engine:
         if not prepared:
             outcome = Outcome.RETRYABLE_ABORT
         elif step.works:
-            outcome = self._run_parts(step, deltas) if self._isolate else self._run_whole(step, deltas)
+            outcome = self._take_in(self._runner.run(step.works), deltas)
         else:
-            outcome = Outcome.CAPACITY_DEFERRED if self._scheduler.waiting else Outcome.NO_WORK
+            outcome = self._idle(bool(deltas or accepted))
         if self._clock() - self._maintained >= _MAINTENANCE_SECONDS:
             self.maintain()
         if self._check_every_step or not (self._live or self._idle_checked):
             self.check_invariants()
             self._idle_checked = not self._live
-        return StepResult(outcome, deltas)
+        return StepResult(outcome, deltas, accepted)
+
+    def _settle(self, deltas: list[TokenDelta]) -> list[str]:
+        """Queue requests whose grammars are compiled, and end those whose are none."""
+        accepted = []
+        for sequence, error in self._intake.settle():
+            if error is None:
+                accepted.append(sequence.request.id)
+            else:
+                self._finish(sequence, "error", deltas, error)
+        return accepted
+
+    def _idle(self, produced: bool) -> Outcome:
+        """The outcome of a step with nothing to run. produced: whether there is something to send."""
+        if self._scheduler.waiting:
+            return Outcome.CAPACITY_DEFERRED
+        grammars = self._intake.grammars
+        if not len(grammars):
+            return Outcome.NO_WORK
+        if not produced:
+            grammars.wait(_PREPARING_SECONDS)
+        return Outcome.PREPARING
 
     def maintain(self) -> None:
         """Let cached blocks expire and give memory of idle blocks back; to be called when there is no work too."""
@@ -191,89 +243,20 @@ class Engine:
         if error is None:
             return True
         logger.warning("Cache blocks could not be moved, and what they held is computed anew: %s", error)
-        self._aborted += 1
+        self._runner.aborted += 1
         self._scheduler.rollback(step.works)
         moved = {*step.saves, *step.loads}
         for sequence in moved or {work.sequence for work in step.works}:
             self._scheduler.restart(sequence)
         return False
 
-    def _run_whole(self, step: ScheduledStep, deltas: list[TokenDelta]) -> Outcome:
-        """Run all work at once; on failure give everything back and have the next step isolate the cause."""
-        error = self._try(step.works, deltas)
-        if error is None:
-            return Outcome.COMMITTED
-        self._scheduler.rollback(step.works)
-        self._aborted += 1
-        if isinstance(error, EngineDied):
-            return self._die(error, deltas)
-        logger.warning("A step of %d sequences failed and is tried again in parts: %s", len(step.works), error)
-        self._isolate = True
-        return Outcome.RETRYABLE_ABORT
-
-    def _run_parts(self, step: ScheduledStep, deltas: list[TokenDelta]) -> Outcome:
-        """Run halves of the work, and halves of what fails of them, down to single requests."""
-        self._isolate = False
-        outcome = Outcome.COMMITTED
-        middle = (len(step.works) + 1) // 2
-        parts = [part for part in (step.works[middle:], step.works[:middle]) if part]
-        while parts:
-            works = parts.pop()
-            error = self._try(works, deltas)
-            if error is not None and len(works) == 1 and works[0].tokens > 1:
-                works = [_less(works[0])]
-                error = self._try(works, deltas)
-            if error is None:
-                continue
-            if isinstance(error, EngineDied):
-                return self._die(error, deltas)
-            if len(works) > 1:
-                middle = (len(works) + 1) // 2
-                parts += [works[middle:], works[:middle]]
-                continue
-            logger.error("Request %s fails alone and is ended: %s", works[0].sequence.request.id, error)
-            self._finish(works[0].sequence, "error", deltas, error)
-            outcome = Outcome.UNSERVICEABLE
-            self._lone_failures += 1
-            if self._lone_failures >= _MAX_LONE_FAILURES:
-                died = EngineDied(
-                    f"{self._lone_failures} requests in a row failed alone.",
-                    why=str(error),
-                    remedy="The engine has to be loaded again.",
-                )
-                return self._die(died, deltas)
-        return outcome
-
-    def _try(self, works: list[Work], deltas: list[TokenDelta]) -> EngineError | None:
-        """Run works and commit them; on failure change nothing and return the error.
-
-        A failure of any kind counts, not only the typed ones: one request must not end all others.
-        """
-        began = self._clock()
-        try:
-            rows = self._decoding.begin(works)
-            self._executor.run(self._batch.build(works))
-            drawn = self._decoding.finish(rows)
-        except EngineError as error:
-            return error
-        except Exception as error:
-            logger.exception("The executor raised an error without a type")
-            return EngineError("A step failed.", why=f"{type(error).__name__}: {error}")
-        self._scheduler.observe(works, self._clock() - began)
-        self._steps += 1
-        self._lone_failures = 0
-        for work in works:
-            if work.sequence.computed < work.sequence.prompt_length or work.tokens > 1 + len(work.drafts):
-                self._prefilled += work.tokens
-        for one in drawn:
-            if one.failure is not None:
-                self._scheduler.distrust(one.sequence)
-            for token in one.tokens[:-1]:
-                one.sequence.append(token)
-        self._scheduler.commit(works)
-        for one in drawn:
+    def _take_in(self, ran: Ran, deltas: list[TokenDelta]) -> Outcome:
+        """Give out what works came to, and end the sequences that failed."""
+        for one in ran.drawn:
             self._give_out(one, deltas)
-        return None
+        for sequence, error in ran.failed:
+            self._finish(sequence, "error", deltas, error)
+        return ran.outcome if ran.died is None else self._die(ran.died, deltas)
 
     def _give_out(self, drawn: Drawn, deltas: list[TokenDelta]) -> None:
         """Send what a step gave a sequence, and end the sequence if its newest token is the last."""
@@ -315,7 +298,7 @@ class Engine:
         deltas.append(TokenDelta(sequence.request.id, [], reason, failure=failure))
 
     def _forget(self, sequence: Sequence, reason: FinishReason) -> None:
-        self._scheduler.remove(sequence)
+        self._intake.remove(sequence)
         del self._live[sequence.request.id]
         self._finished[reason] += 1
 
@@ -328,8 +311,9 @@ class Engine:
         return Outcome.FATAL
 
     def stats(self) -> EngineStats:
+        drafts, drafts_accepted = self._scheduler.drafts
         return EngineStats(
-            waiting=self._scheduler.waiting,
+            waiting=self._scheduler.waiting + len(self._intake.grammars),
             running=self._scheduler.running,
             blocks_total=self._blocks.num_blocks,
             blocks_free=self._blocks.free_blocks,
@@ -337,11 +321,13 @@ class Engine:
             load=self._scheduler.load_stats(),
             block_size=self._blocks.block_size,
             context_length=self.context_length,
-            steps=self._steps,
-            aborted_steps=self._aborted,
-            tokens_prefilled=self._prefilled,
+            steps=self._runner.steps,
+            aborted_steps=self._runner.aborted,
+            tokens_prefilled=self._runner.prefilled,
             tokens_generated=self._generated,
             preemptions=self._preemptions,
+            drafts=drafts,
+            drafts_accepted=drafts_accepted,
             swaps=self._transfers.saves,
             swapped_bytes=self._scheduler.swapping.used,
             finished=dict(self._finished),
@@ -351,7 +337,8 @@ class Engine:
     def check_invariants(self) -> None:
         """Raise EngineError unless requests, queue, running set and cache blocks agree. Call between steps."""
         self._scheduler.check_invariants()
-        if {id(sequence) for sequence in self._scheduler.sequences()} != {id(s) for s in self._live.values()}:
+        held = [*self._scheduler.sequences(), *self._intake.grammars]
+        if {id(sequence) for sequence in held} != {id(sequence) for sequence in self._live.values()}:
             raise EngineError("The live requests are not those that the scheduler holds.")
 
     def close(self) -> None:
@@ -359,20 +346,7 @@ class Engine:
         self._live.clear()
         self._cancelled.clear()
         self._dead = self._dead or EngineDied("The engine was closed.")
+        self._intake.grammars.close()
+        self._scheduler.close()
+        self._decoding.close()
         self._executor.close()
-
-
-def _too_late(sequence: Sequence) -> DeadlineExceeded:
-    request = sequence.request
-    if sequence.started is None and request.queue_timeout is not None:
-        return DeadlineExceeded(
-            "The request waited longer than it may.", why=f"It allows {request.queue_timeout:g} s."
-        )
-    return DeadlineExceeded("The request took longer than it may.", why=f"It allows {request.timeout:g} s.")
-
-
-def _less(work: Work) -> Work:
-    """A smaller part of a work that fails alone: without its drafts, or half of its tokens."""
-    if work.drafts:
-        return Work(work.sequence, work.tokens - len(work.drafts), work.reserved, work.samples)
-    return Work(work.sequence, work.tokens // 2, work.reserved, False)

@@ -54,10 +54,19 @@ class GoldenPrecision(msgspec.Struct, frozen=True):
 
 
 class Golden(msgspec.Struct, frozen=True):
-    """The content of golden.json, by precision."""
+    """The content of golden.json, by the names that `golden_key` gives."""
 
     precisions: dict[str, GoldenPrecision]
     format: int = GOLDEN_FORMAT
+
+    def record(self, precision: str, target: str) -> GoldenPrecision | None:
+        """The record of a precision for a target, if there is one."""
+        return self.precisions.get(golden_key(precision, target))
+
+
+def golden_key(precision: str, target: str) -> str:
+    """The name of a record: a target other than the CPU rounds otherwise, and so has records of its own."""
+    return precision if target == "cpu" else f"{precision}.{target}"
 
 
 class PromptDeviation(msgspec.Struct, frozen=True):

@@ -91,7 +91,8 @@ class Variant(msgspec.Struct, frozen=True):
     the weight files that they map, and its cache.
 
     `recipe` records how weights were quantised (bits, group, symmetric, what stayed higher); `linear_bytes`
-    are the bytes of weights that one decode step reads, the floor that benchmarks state.
+    are the bytes of weights that one decode step reads, the floor that benchmarks state. `architectures` are those
+    that the bundle packs GPU kernels for, as in sm_90; empty for the CPU.
     """
 
     precision: str
@@ -103,6 +104,7 @@ class Variant(msgspec.Struct, frozen=True):
     sample: str | None = None
     recipe: dict[str, Any] = {}
     linear_bytes: int = 0
+    architectures: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for tensor in self.cache_tensors:

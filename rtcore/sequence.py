@@ -79,7 +79,8 @@ class Sequence:
         prompt_length = len(request.prompt_ids)
         tokens = np.empty(prompt_length + _ROOM, np.int64)
         tokens[:prompt_length] = request.prompt_ids
-        ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else stop_ids)
+        ignored = params.ignore_eos and params.structured_outputs is None
+        ends = frozenset(params.stop_token_ids) | (frozenset() if ignored else stop_ids)
         return cls(
             request=request,
             decoding=DecodingState(params, tokens[:prompt_length], seed, ends),

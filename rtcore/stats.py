@@ -50,7 +50,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     were copied to host memory, swapped_bytes: what such copies take now.
     context_length: tokens that a sequence may have here, prompt and answer together,
     the smaller of the model's context and what the cache holds. tokens_prefilled counts tokens of prompts
-    that ran, those run anew after a preemption included; tokens_generated counts tokens given out. started:
+    that ran, those run anew after a preemption included; tokens_generated counts tokens given out. drafts: guesses
+    that steps verified, drafts_accepted: those that held, each of them a token without a step of its own. started:
     seconds since the epoch.
     """
 
@@ -65,6 +66,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     tokens_prefilled: int
     tokens_generated: int
     preemptions: int
+    drafts: int = 0
+    drafts_accepted: int = 0
     swaps: int = 0
     swapped_bytes: int = 0
     cache: CacheStats = CacheStats()

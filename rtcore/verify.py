@@ -113,11 +113,12 @@ def _replays(bundle: Bundle, config: EngineConfig) -> tuple[list[PrecisionReport
         for variant in manifest.variants
         if variant.target == config.target and config.precision in (None, variant.precision)
     ]
-    recorded = [variant for variant in wanted if variant.precision in golden.precisions]
+    records = [(variant, golden.record(variant.precision, variant.target)) for variant in wanted]
+    recorded = [(variant, record) for variant, record in records if record is not None]
     if not recorded:
         names = ", ".join(variant.precision for variant in wanted)
         return [], f"{GOLDEN_FILE} has no record of {names}."
-    return [_replay(bundle, variant, golden.precisions[variant.precision], config) for variant in recorded], ""
+    return [_replay(bundle, variant, record, config) for variant, record in recorded], ""
 
 
 def _read_golden(bundle: Bundle) -> Golden:

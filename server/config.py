@@ -69,12 +69,18 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     swap_bytes: Annotated[
         int, Meta(ge=0, extra={"size": True}, description="host memory for the cache of preempted requests")
     ] = 256 * 2**20
+    speculation: Annotated[
+        str, Meta(description="who makes drafts that the model verifies: none, ngram, draft, or an installed one")
+    ] = "none"
+    max_drafts: Annotated[Positive, Meta(description="drafts of one sequence in a step at most")] = 8
+    draft_bundle: Annotated[str | None, Meta(description="bundle of a smaller model that makes drafts")] = None
     check: Annotated[
         Literal["full", "sizes"], Meta(description="full hashes the bundle before the start, sizes compares sizes")
     ] = "full"
     kernels: Annotated[Kernels, Meta(description="code path of the CPU kernels")] = "auto"
     activations: Annotated[
-        Literal["int8", "float32"], Meta(description="input of products with quantised weights; float32 is exact, slow")
+        Literal["int8", "float32"],
+        Meta(description="input of quantised products; float32 is exact and slow"),
     ] = "int8"
     max_body_bytes: Annotated[Bytes, Meta(description="size of a request's body at most")] = 8 * 2**20
     body_timeout: Annotated[Seconds, Meta(description="seconds in which a request's body must arrive")] = 30.0

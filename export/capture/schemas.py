@@ -65,7 +65,7 @@ ATTENTION = Schema(
 
 CAPTURE_SCHEMAS = {schema.name: schema for schema in (ROPE_LOOKUP, ROTARY, ATTENTION)}
 
-_FLOATS = ["tensor(float)", "tensor(float16)"]
+_FLOATS = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
 _TYPES = {
     "T": _FLOATS,
     "C": ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(int8)", "tensor(float8e4m3fn)"],

@@ -5,13 +5,14 @@ from __future__ import annotations
 from export.capture.captured import CapturedModel
 from export.lowering.base import LoweredModel, Lowering
 from export.lowering.cpu import CpuLowering
+from export.lowering.cuda import CudaLowering
 from export.parameters import TensorReader
 from export.recipe import Recipe
 from ops.errors import ConfigError
 
 __all__ = ["TARGETS", "LoweredModel", "lower"]
 
-TARGETS: dict[str, type[Lowering]] = {lowering.target: lowering for lowering in (CpuLowering,)}
+TARGETS: dict[str, type[Lowering]] = {lowering.target: lowering for lowering in (CpuLowering, CudaLowering)}
 
 
 def lower(captured: CapturedModel, recipe: Recipe, tensor: TensorReader, target: str = "cpu") -> LoweredModel:

@@ -12,6 +12,7 @@ from export.capture.captured import CapturedModel
 from export.parameters import TensorReader
 from export.quantise import QuantisedWeight
 from export.recipe import Recipe, Role
+from export.stored import FloatType
 from export.tensors import StoredTensor
 from rtcore.manifest import CacheGroup, CacheTensor
 
@@ -33,7 +34,8 @@ class LoweredModel:
 
     step: the graph that an executor runs; its initialisers named in tensors have type and shape, but their
     content is still to be written. recipe: what a manifest records of it. linear_bytes: weights that one
-    decode step reads. quantised: the weights that are kept in integers.
+    decode step reads. quantised: the weights that are kept in integers. float_type: of all other weights and of
+    activations.
     """
 
     step: ir.Model
@@ -43,6 +45,7 @@ class LoweredModel:
     recipe: dict[str, Any]
     linear_bytes: int = 0
     quantised: list[IntegerWeight] = field(default_factory=list)
+    float_type: FloatType = "float32"
 
 
 class Lowering(ABC):

@@ -7,21 +7,35 @@ import onnx_ir as ir
 from export.capture.captured import CapturedModel
 from export.parameters import TensorReader, bind, tensor_names
 from export.quantise import QuantisedWeight
-from export.stored import Plain
+from export.stored import FloatType, Plain
 from export.tensors import RowSource, StoredTensor
 from ops.layout import QuantForm
+
+FLOAT_TYPES: dict[FloatType, ir.DataType] = {
+    "float32": ir.DataType.FLOAT,
+    "float16": ir.DataType.FLOAT16,
+    "bfloat16": ir.DataType.BFLOAT16,
+}
 
 
 class WeightStore:
     """Adds initialisers to `graph` and remembers the tensor behind each; equal requests give equal values."""
 
-    def __init__(self, captured: CapturedModel, graph: ir.Graph, tensor: TensorReader) -> None:
+    def __init__(
+        self,
+        captured: CapturedModel,
+        graph: ir.Graph,
+        tensor: TensorReader,
+        quantised: type[QuantisedWeight] = QuantisedWeight,
+    ) -> None:
+        """quantised: the class, and with it the layout, of weights in integers."""
         self.tensors: dict[str, StoredTensor] = {}
         self._captured = captured
         self._graph = graph
         self._tensor = tensor
         self._sources: dict[str, RowSource] = {}
         self._quantised: dict[tuple[str, QuantForm], QuantisedWeight] = {}
+        self._quantised_type = quantised
 
     def holds(self, value: ir.Value | None) -> bool:
         """Whether a value is a weight of the captured graph."""
@@ -38,15 +52,15 @@ class WeightStore:
         """The parameters that a weight is made of."""
         return tuple(dict.fromkeys(tensor_names(self._captured.weights[name].recipe())))
 
-    def plain(self, name: str) -> ir.Value:
-        """The weight in float32, under its own name."""
-        return self._store(name, Plain(self.source(name)), ir.DataType.FLOAT)
+    def plain(self, name: str, dtype: FloatType = "float32") -> ir.Value:
+        """The weight in float numbers, under its own name."""
+        return self._store(name, Plain(self.source(name), dtype), FLOAT_TYPES[dtype])
 
     def quantised(self, name: str, form: QuantForm) -> QuantisedWeight:
         """The weight in integers; `packed` stores it."""
         key = (name, form)
         if key not in self._quantised:
-            self._quantised[key] = QuantisedWeight(self.source(name), form)
+            self._quantised[key] = self._quantised_type(self.source(name), form)
         return self._quantised[key]
 
     def packed(self, name: str, weight: QuantisedWeight) -> ir.Value:

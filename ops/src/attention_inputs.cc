@@ -72,7 +72,8 @@ void AttentionInputs::read_cache(const Call& call, const AttentionAttributes& at
     call.refuse("input k_cache has shape " + shape_text(k_cache.shape) + ". Give [blocks, block_size, " +
                 std::to_string(attributes.kv_heads) + ", head_dim].");
   }
-  if (v_cache.shape.size() != 4 || !std::equal(v_cache.shape.data(), v_cache.shape.data() + 3, k_cache.shape.data())) {
+  if (v_cache.shape.size() != 4 ||
+      !std::equal(v_cache.shape.data(), v_cache.shape.data() + 3, k_cache.shape.data())) {
     call.refuse("input v_cache has shape " + shape_text(v_cache.shape) + ", but k_cache has " +
                 shape_text(k_cache.shape) + ". They may differ in the last axis only.");
   }
@@ -210,7 +211,8 @@ void AttentionInputs::read_extras(const Call& call, const AttentionAttributes& a
     }
     rope_table = rope.as<float>();
   }
-  const Tensor query_norm = call.optional_input(attributes.q_norm, 12, "q_norm"), key_norm = call.optional_input(attributes.k_norm, 13, "k_norm");
+  const Tensor query_norm = call.optional_input(attributes.q_norm, 12, "q_norm");
+  const Tensor key_norm = call.optional_input(attributes.k_norm, 13, "k_norm");
   const Tensor sink_logits = call.optional_input(attributes.sinks, 14, "sinks");
   if (query_norm.present) expect_shape(call, query_norm, "q_norm", {head_dim});
   if (key_norm.present) expect_shape(call, key_norm, "k_norm", {head_dim});

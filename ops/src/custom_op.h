@@ -1,8 +1,8 @@
 // Makes ORT's custom-op table from a kernel class.
 //
-// A kernel class supplies: kName, kInputs and kOutputs (arrays of Port), a
-// constructor (const NodeInfo&, const Kernels&), and compute(const Call&) const. Exceptions become statuses here
-// and go no further.
+// A kernel class supplies: kName, kInputs and kOutputs (arrays of Port), kAliases, a constructor (const NodeInfo&,
+// const Resources&), and compute(const Call&) const. Resources are what a provider's kernels share: the table of CPU
+// kernels, or a GPU session. Exceptions become statuses here and go no further.
 #pragma once
 
 #include <cstdlib>
@@ -17,6 +17,14 @@ namespace ortolan {
 struct Port {
   abi::ElementType type;
   bool optional = false;
+  bool host = false;  // in host memory whatever the provider
+};
+
+// The provider whose kernels take these resources: null is the CPU's.
+template <typename Resources>
+struct Provider {
+  static constexpr const char* kName = nullptr;
+  static abi::ElementType type(const Resources&, abi::ElementType type) { return type; }
 };
 
 // An input whose memory becomes an output's.
@@ -25,22 +33,24 @@ struct Alias {
   int output;
 };
 
-template <typename Kernel>
+template <typename Kernel, typename Resources = Kernels>
 class CustomOp : public OrtCustomOp {
  public:
-  CustomOp(const OrtApi* table, const Kernels& kernels) : OrtCustomOp{}, api_(table), kernels_(kernels) {
+  CustomOp(const OrtApi* table, const Resources& resources) : OrtCustomOp{}, api_(table), resources_(resources) {
     version = abi::kApiVersion;
     GetName = [](const OrtCustomOp*) { return Kernel::kName; };
-    GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
+    GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return Provider<Resources>::kName; };
     GetInputTypeCount = [](const OrtCustomOp*) { return std::size(Kernel::kInputs); };
     GetOutputTypeCount = [](const OrtCustomOp*) { return std::size(Kernel::kOutputs); };
-    GetInputType = [](const OrtCustomOp*, size_t i) -> int { return Kernel::kInputs[i].type; };
-    GetOutputType = [](const OrtCustomOp*, size_t i) -> int { return Kernel::kOutputs[i].type; };
+    GetInputType = [](const OrtCustomOp* op, size_t i) -> int { return type(op, Kernel::kInputs[i]); };
+    GetOutputType = [](const OrtCustomOp* op, size_t i) -> int { return type(op, Kernel::kOutputs[i]); };
     GetInputCharacteristic = [](const OrtCustomOp*, size_t i) -> int {
       return Kernel::kInputs[i].optional ? abi::kOptional : abi::kRequired;
     };
     GetOutputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return abi::kRequired; };
-    GetInputMemoryType = [](const OrtCustomOp*, size_t) { return 0; };
+    GetInputMemoryType = [](const OrtCustomOp*, size_t i) -> int {
+      return Kernel::kInputs[i].host && Provider<Resources>::kName ? abi::kCpuInput : abi::kDefaultMemory;
+    };
     GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
     GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
     GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
@@ -63,11 +73,15 @@ class CustomOp : public OrtCustomOp {
     Kernel kernel;
   };
 
+  static int type(const OrtCustomOp* op, const Port& port) {
+    return Provider<Resources>::type(static_cast<const CustomOp*>(op)->resources_, port.type);
+  }
+
   static OrtStatus* create(const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info,
                            void** kernel) noexcept {
     const auto* self = static_cast<const CustomOp*>(op);
     try {
-      *kernel = new Bound{self->api_, Kernel(NodeInfo(self->api_, info, Kernel::kName), self->kernels_)};
+      *kernel = new Bound{self->api_, Kernel(NodeInfo(self->api_, info, Kernel::kName), self->resources_)};
       return nullptr;
     } catch (const std::exception& error) {
       return self->api_.status(error);
@@ -102,7 +116,7 @@ class CustomOp : public OrtCustomOp {
   }
 
   Api api_;
-  const Kernels& kernels_;
+  const Resources& resources_;
 };
 
 }  // namespace ortolan

@@ -61,9 +61,21 @@ constexpr uint32_t kApiVersion = 18;
 
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2, kNotImplemented = 9 };
 
-enum ElementType : int { kFloat = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7, kFloat16 = 10, kUint32 = 12 };
+// kActivation is no type of ORT's: it stands for the one that a session's activations have.
+enum ElementType : int {
+  kFloat = 1,
+  kUint8 = 2,
+  kInt32 = 6,
+  kInt64 = 7,
+  kFloat16 = 10,
+  kUint32 = 12,
+  kBfloat16 = 16,
+  kActivation = -1
+};
 
 enum Characteristic : int { kRequired = 0, kOptional = 1 };
+
+enum MemoryType : int { kCpuInput = -2, kDefaultMemory = 0 };
 
 enum Slot : size_t {
   kCreateStatus = 0,
@@ -83,6 +95,7 @@ enum Slot : size_t {
   kKernelContextGetOutput = 91,
   kReleaseStatus = 93,
   kReleaseTensorTypeAndShapeInfo = 99,
+  kKernelContextGetGpuComputeStream = 193,
   kKernelInfoGetInputCount = 230,
   kHasSessionConfigEntry = 237,
   kGetSessionConfigEntry = 238,

@@ -164,6 +164,13 @@ void Call::in_place(size_t index, const char* name, const Tensor& source) const 
       "cache input and cache output.");
 }
 
+void* Call::stream() const {
+  const OrtKernelContext* context = context_;
+  void* stream = nullptr;
+  api_.call(std::string(op_) + ": stream", abi::kKernelContextGetGpuComputeStream, context, &stream);
+  return stream;
+}
+
 void Call::refuse(const std::string& problem) const { throw Failure(std::string(op_) + ": " + problem); }
 
 void Call::run_parallel(size_t total, void (*body)(void*, size_t), void* state) const {

@@ -131,6 +131,8 @@ class Call {
   Tensor optional_input(const Tensor& known, size_t index, const char* name) const {
     return known.present ? known : optional_input(index, name);
   }
+  // The stream that a GPU provider's kernels are launched on.
+  void* stream() const;
 
   // Runs body(i) for i in [0, total) on ORT's thread pool, each index taken by the next free thread. The first
   // exception is thrown again here, after all have ended.

@@ -5,6 +5,8 @@
 // once, whether codes were expanded, and on how many threads, changes no bit.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels.h"
 
 namespace ortolan {
@@ -13,7 +15,7 @@ namespace {
 constexpr int kTileVectors = kTile / kWidth;
 // Whether registers hold the sums of two tiles, which then share each row's codes as they are loaded.
 constexpr bool kPairsTiles = kWidth == 16;
-// How far ahead of their products weights are asked for: few rows wait for memory, not for arithmetic.
+// How far ahead of their products weights are asked for.
 constexpr size_t kAhead = 2048;
 
 template <bool kHalf>
@@ -48,10 +50,8 @@ void multiply_rows(const QuantTile* tile, const int8_t* codes, const float* scal
   const uint8_t* weights[kTiles];
   for (int t = 0; t < kTiles; ++t) weights[t] = tile[t].data;
   for (int g = 0; g < tile->groups; ++g) {
-    if constexpr (kRows <= 2) {
-      for (int t = 0; t < kTiles; ++t) {
-        for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(weights[t] + kAhead + line);
-      }
+    for (int t = 0; t < kTiles; ++t) {
+      for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(weights[t] + kAhead + line);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kTileVectors; ++v) {
@@ -98,10 +98,13 @@ void multiply_rows(const QuantTile* tile, const int8_t* codes, const float* scal
 
 template <int kBits, bool kMinima, bool kHalf, int kTiles>
 void multiply_panel(const QuantTile* tile, const QuantPanel& panel, float* products) {
-  if (panel.rows == 1) return multiply_rows<kBits, kMinima, kHalf, kTiles, 1>(tile, panel.codes, panel.scales, products);
-  if (panel.rows == 2) return multiply_rows<kBits, kMinima, kHalf, kTiles, 2>(tile, panel.codes, panel.scales, products);
-  if (panel.rows == 4) return multiply_rows<kBits, kMinima, kHalf, kTiles, 4>(tile, panel.codes, panel.scales, products);
-  multiply_rows<kBits, kMinima, kHalf, kTiles, kPanelMost>(tile, panel.codes, panel.scales, products);
+  const auto run = [&](auto rows) {
+    multiply_rows<kBits, kMinima, kHalf, kTiles, decltype(rows)::value>(tile, panel.codes, panel.scales, products);
+  };
+  if (panel.rows == 1) return run(std::integral_constant<int, 1>{});
+  if (panel.rows == 2) return run(std::integral_constant<int, 2>{});
+  if (panel.rows == 4) return run(std::integral_constant<int, 4>{});
+  run(std::integral_constant<int, kPanelMost>{});
 }
 
 template <int kTiles>

@@ -147,25 +147,39 @@ inline void sum_lanes(const float* queries, int stride, const float* panel, int 
   }
 }
 
-// Scores of a panel's keys against kRows queries.
+// Scores of a panel's keys against kRows queries: quarters in neighbouring pairs, then the pairs.
 template <int kRows>
 void score_panel(const float* queries, int stride, const float* panel, float* scores) {
-  F pair[kRows][kPanelVectors], whole[kRows][kPanelVectors];
-  for (int quarter = 0; quarter < kQuarters; ++quarter) {
-    F even[kRows][kPanelVectors], odd[kRows][kPanelVectors];
-    sum_lanes<kRows>(queries, stride, panel, 4 * quarter, even);
-    sum_lanes<kRows>(queries, stride, panel, 4 * quarter + 1, odd);
+  F whole[kRows][kPanelVectors];
+  constexpr int kTogether = kQuarters < 2 ? 1 : 2;
+#pragma GCC unroll 2
+  for (int quarter = 0; quarter < kQuarters; quarter += kTogether) {
+    F pair[kRows][kPanelVectors];
+#pragma GCC unroll 2
+    for (int q = 0; q < kTogether; ++q) {
+      F even[kRows][kPanelVectors], odd[kRows][kPanelVectors];
+      sum_lanes<kRows>(queries, stride, panel, 4 * (quarter + q), even);
+      sum_lanes<kRows>(queries, stride, panel, 4 * (quarter + q) + 1, odd);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < kPanelVectors; ++v) {
+          const F sum = simd::add(even[r][v], odd[r][v]);
+          pair[r][v] = q == 0 ? sum : simd::add(pair[r][v], sum);
+        }
+      }
+    }
+#pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
       for (int v = 0; v < kPanelVectors; ++v) {
-        const F sum = simd::add(even[r][v], odd[r][v]);
-        // Neighbouring quarters make pairs, pairs the whole.
-        pair[r][v] = quarter % 2 == 0 ? sum : simd::add(pair[r][v], sum);
-        if (quarter == 3) whole[r][v] = simd::add(whole[r][v], pair[r][v]);
-        if (quarter < 2) whole[r][v] = pair[r][v];
+        whole[r][v] = quarter == 0 ? pair[r][v] : simd::add(whole[r][v], pair[r][v]);
       }
     }
   }
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
     for (int v = 0; v < kPanelVectors; ++v) simd::store(scores + r * kChunk + v * kWidth, whole[r][v]);
   }
 }

@@ -63,7 +63,8 @@ QuantMatMul::Inputs QuantMatMul::inputs(const Call& call) const {
   }
   Shape shape = x.shape;
   shape.back() = width_;
-  const auto optional = [&](const Tensor& known, size_t index, const char* name, const Shape& wanted) -> const float* {
+  const auto optional = [&](const Tensor& known, size_t index, const char* name,
+                            const Shape& wanted) -> const float* {
     const Tensor tensor = call.optional_input(known, index, name);
     if (!tensor.present) return nullptr;
     if (tensor.shape != wanted) {
@@ -137,7 +138,8 @@ void QuantMatMul::multiply(const Inputs& inputs, int64_t unit, int64_t first_row
   QuantTile tile[kTilesAtOnce];
   const int count = tiles(inputs, unit, tile);
   const bool wide = last_row - first_row >= kManyRows && kernels_.expands(weights_.form());
-  const size_t wide_bytes = wide ? static_cast<size_t>(weights_.groups()) * weights_.form().expanded().group_bytes() : 0;
+  const size_t wide_bytes =
+      wide ? static_cast<size_t>(weights_.groups()) * weights_.form().expanded().group_bytes() : 0;
   Scratch scratch(Scratch::room(count * wide_bytes / sizeof(float)));
   if (wide) {
     auto* bytes = reinterpret_cast<uint8_t*>(scratch.take(count * wide_bytes / sizeof(float)));

@@ -7,6 +7,7 @@
 
 #include "add_rms_norm.h"
 #include "copy_blocks.h"
+#include "cuda_domain.h"
 #include "custom_op.h"
 #include "gated_activation.h"
 #include "paged_attention.h"
@@ -19,9 +20,10 @@
 namespace ortolan {
 namespace {
 
-constexpr const char* kDomain = "ai.ortolan";
 constexpr const char* kKernelsKey = "ortolan.kernels";
 constexpr const char* kActivationsKey = "ortolan.activations";
+constexpr const char* kCudaKey = "ortolan.cuda";
+constexpr const char* kCudaTypeKey = "ortolan.cuda.type";
 
 // The table of a path, told how to multiply by quantised weights.
 Kernels with_activations(const Kernels& kernels, bool exact) {
@@ -45,7 +47,7 @@ class Domain {
         quant_gather_(table, kernels_),
         sample_(table, kernels_) {
     const Api api(table);
-    api.call("ai.ortolan: creating the domain", abi::kCreateCustomOpDomain, kDomain, &domain_);
+    api.call("ai.ortolan: creating the domain", abi::kCreateCustomOpDomain, kDomainName, &domain_);
     const OrtCustomOp* ops[] = {&gated_activation_,      &add_rms_norm_,         &copy_blocks_float_,
                                 &copy_blocks_half_,      &paged_attention_float_, &paged_attention_half_,
                                 &quant_matmul_,          &quant_gather_,         &sample_};
@@ -115,9 +117,15 @@ ORTOLAN_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Or
   }
   const ortolan::Api api(table);
   try {
-    const std::string name = ortolan::session_entry(api, options, ortolan::kKernelsKey, "auto");
-    OrtCustomOpDomain* domain = ortolan::domain_of(table, ortolan::select_kernels(name.c_str()),
-                                                   ortolan::wants_exact(api, options));
+    const std::string device = ortolan::session_entry(api, options, ortolan::kCudaKey, "");
+    OrtCustomOpDomain* domain = nullptr;
+    if (device.empty()) {
+      const std::string name = ortolan::session_entry(api, options, ortolan::kKernelsKey, "auto");
+      domain = ortolan::domain_of(table, ortolan::select_kernels(name.c_str()), ortolan::wants_exact(api, options));
+    } else {
+      const std::string type = ortolan::session_entry(api, options, ortolan::kCudaTypeKey, "bfloat16");
+      domain = ortolan::cuda::domain_of(table, std::stoll(device), type);
+    }
     api.call("ai.ortolan: adding the domain to the session", ortolan::abi::kAddCustomOpDomain, options, domain);
     return nullptr;
   } catch (const std::exception& error) {

@@ -7,8 +7,8 @@
 
 namespace ortolan {
 
-// A borrowed buffer of floats, not cleared, aligned to 64 bytes; it goes back to the pool when destroyed, by the thread
-// that borrowed it. A thread keeps what it once allocated: after the largest step memory stays flat.
+// A borrowed buffer of floats, not cleared, aligned to 64 bytes; it goes back to the pool when destroyed, by the
+// thread that borrowed it. A thread keeps what it once allocated: after the largest step memory stays flat.
 class Scratch {
  public:
   explicit Scratch(size_t floats);

@@ -68,7 +68,8 @@ inline float maximum(F x) {
   s = _mm_max_ps(s, _mm_movehl_ps(s, s));
   return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
-// Of each four lanes i to i + 3 the sums (x[i] + x[i + 2]) + (x[i + 1] + x[i + 3]): those of a, b, c and d side by side.
+// Of each four lanes i to i + 3 the sums (x[i] + x[i + 2]) + (x[i + 1] + x[i + 3]): those of a, b, c and d side by
+// side.
 inline F quarter_sums(F a, F b, F c, F d) {
   const F ab = add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
   const F cd = add(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));

@@ -59,7 +59,8 @@ inline float sum(F x) {
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 inline float maximum(F x) { return _mm512_reduce_max_ps(x); }
-// Of each four lanes i to i + 3 the sums (x[i] + x[i + 2]) + (x[i + 1] + x[i + 3]): those of a, b, c and d side by side.
+// Of each four lanes i to i + 3 the sums (x[i] + x[i + 2]) + (x[i + 1] + x[i + 3]): those of a, b, c and d side by
+// side.
 inline F quarter_sums(F a, F b, F c, F d) {
   const F ab = add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   const F cd = add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));

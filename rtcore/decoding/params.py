@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ops.errors import InvalidRequest
+from rtcore.decoding.grammar.spec import StructuredOutputs
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 1024
@@ -52,6 +53,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     echo: the text begins with that of the prompt. logits_processors, stop_rules: the user's own, in the order in
     which they apply.
+
+    structured_outputs: the form that the answer must have; the model's stop ids then come where the form is
+    complete, and end the answer under ignore_eos too. speculation: False has no drafts tried for this request; the
+    tokens are the same.
     """
 
     n: int = 1
@@ -81,6 +86,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     echo: bool = False
     logits_processors: tuple[Hook, ...] = ()
     stop_rules: tuple[Hook, ...] = ()
+    structured_outputs: StructuredOutputs | None = None
+    speculation: bool = True
 
     def __post_init__(self) -> None:
         for name in ("stop", "bad_words"):

@@ -47,9 +47,10 @@ class RowBuilder:
     def __init__(self, vocab_size: int) -> None:
         self._words = -(-vocab_size // 32)
         self._no_masks = np.zeros((0, self._words), np.uint32)
+        self._all = np.full(self._words, 0xFFFFFFFF, np.uint32)
 
     def build(self, rows: list[Row]) -> SampleInputs:
-        """The arrays of `rows`, masks included."""
+        """The arrays of `rows`, with masks for all that have one; what a grammar allows is still to be put in."""
         masks: list[Uint32] = []
         settings, numbers = [], []
         tokens = _Lists(np.int32, np.int32)
@@ -97,15 +98,7 @@ class RowBuilder:
             flags = np.zeros(32 * self._words, np.uint8)
             flags[list(state.allowed)] = 1
             state.words = np.packbits(flags, bitorder="little").view("<u4").astype(np.uint32)
-        if state.grammar is None:
-            if state.words is None:
-                raise ValueError("The row has no mask.")
-            return state.words
-        words = np.empty(self._words, np.uint32)
-        state.grammar.mask(words, row.drafts)
-        if state.words is not None:
-            words &= state.words
-        return words
+        return self._all if state.words is None else state.words
 
 
 class _Lists:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ops.errors import EngineError, InvalidRequest, OrtolanError
 from ops.sample_columns import NO_LOGPROBS, RowStatus
+from rtcore.decoding.grammar.masks import GrammarMasks, PendingMask
 from rtcore.decoding.hooks import Hooks
 from rtcore.decoding.rows import Row, RowBuilder, rows_of
 from rtcore.executor.base import Executor
@@ -17,11 +18,13 @@ from rtcore.sequence import Sequence
 
 @dataclass(slots=True)
 class StepRows:
-    """The rows of one step on their way: works in order, and a row for each of their logits."""
+    """The rows of one step on their way: works in order, a row for each of their logits, and masks that are being
+    computed."""
 
     works: list[Work]
     rows: list[Row]
     inputs: SampleInputs
+    masks: list[PendingMask]
 
 
 @dataclass(slots=True)
@@ -54,11 +57,13 @@ class DecodingStage:
         self._executor = executor
         self._hooks = hooks
         self._builder = RowBuilder(executor.vocab_size)
+        self._grammars = GrammarMasks()
 
     def begin(self, works: list[Work]) -> StepRows:
         """To be called before the step runs."""
+        masks = self._grammars.begin(works)
         rows = rows_of(works)
-        return StepRows(works, rows, self._builder.build(rows))
+        return StepRows(works, rows, self._builder.build(rows), masks)
 
     def finish(self, step: StepRows) -> list[Drawn]:
         """To be called after the step ran: what it gave each work's sequence, in order.
@@ -67,7 +72,11 @@ class DecodingStage:
         """
         if not step.rows:
             return [Drawn(work.sequence) for work in step.works]
+        ended = self._grammars.finish(step.masks, step.inputs)
         outputs, failures = self._sample(step)
+        for one in ended:
+            if one.job.state.error is not None:
+                failures[one.row + len(one.job.drafts)] = one.job.state.error
         drawn: list[Drawn] = []
         place = 0
         for work in step.works:
@@ -76,6 +85,10 @@ class DecodingStage:
             place += work.logits
         self._hooks.stop(drawn)
         return drawn
+
+    def close(self) -> None:
+        """Let the thread that computes masks end. Safe to call twice."""
+        self._grammars.close()
 
     def _sample(self, step: StepRows) -> tuple[SampleOutputs, dict[int, OrtolanError]]:
         """What was chosen, and what the user's own processors failed with, by row."""

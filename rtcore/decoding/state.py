@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ops.sample_columns import NO_LOGPROBS
 from rtcore.decoding.counts import TokenCounts
+from rtcore.decoding.grammar.state import GrammarState
 from rtcore.decoding.params import SamplingParams
+from rtcore.decoding.speculation.adaptive import DraftLength
 
 Ids = NDArray[np.int32]
 Values = NDArray[np.float32]
@@ -20,27 +22,15 @@ _NO_IDS = np.zeros(0, np.int32)
 _NO_VALUES = np.zeros(0, np.float32)
 
 
-class Grammar(Protocol):
-    """What restricts the tokens of one sequence to those that a grammar allows."""
-
-    def mask(self, words: Words, drafts: Sequence[int]) -> None:
-        """Write into `words`, uint32 [ceil(V / 32)], the tokens allowed after the sequence's own and `drafts`.
-
-        Bit i % 32 of word i // 32 allows token i.
-        """
-
-    def take(self, token: int) -> None:
-        """A token was added to the sequence."""
-
-
 class DecodingState:
     """One for each sequence, from its submission to its end: a function of its tokens, so that a preemption, which
     keeps the tokens, cannot change it.
 
     settings: the row's columns as in ops.sample_columns.Setting. seed, as a signed number. logprobs: how many
     likeliest tokens to tell, 0 only the chosen one, -1 nothing; prompt_logprobs likewise. prompt_scored: tokens of
-    the prompt whose log-probability is known, the first one among them, which has none. grammar: set by whoever
-    compiles one. hooks: state of the user's own processors and stop rules, in the order of params.
+    the prompt whose log-probability is known, the first one among them, which has none. grammar: set once it is
+    compiled, where the request has one. draft_length: how many drafts are worth trying, once any are. hooks: state
+    of the user's own processors and stop rules, in the order of params.
     """
 
     __slots__ = (
@@ -51,6 +41,7 @@ class DecodingState:
         "_tail",
         "allowed",
         "counts",
+        "draft_length",
         "grammar",
         "logprobs",
         "min_length",
@@ -58,7 +49,6 @@ class DecodingState:
         "processors",
         "prompt_logprobs",
         "prompt_scored",
-        "proposer",
         "scores_prompt",
         "seed",
         "settings",
@@ -88,12 +78,14 @@ class DecodingState:
         self.counts = TokenCounts(prompt) if params.penalised else None
         self.allowed = params.allowed_token_ids
         self.words: Words | None = None
-        self.grammar: Grammar | None = None
-        self.proposer: Any = None
+        self.grammar: GrammarState | None = None
+        self.draft_length: DraftLength | None = None
         self.processors: list[Any] = []
         self.stop_rules: list[Any] = []
         self.min_length = len(prompt) + params.min_tokens
-        self._guarded = np.array(sorted(stop_ids), np.int32) if params.min_tokens else _NO_IDS
+        # A grammar that has come to its end allows nothing but stop ids, so its masks hold them back instead.
+        guarded = bool(params.min_tokens) and params.structured_outputs is None
+        self._guarded = np.array(sorted(stop_ids), np.int32) if guarded else _NO_IDS
         self._bias = _bias(params)
         self._bad_words = params.bad_word_ids
         self._tail: list[int] = []
@@ -106,8 +98,6 @@ class DecodingState:
             self.counts.add(token)
         if self._bad_words:
             self._tail = [*self._tail, token][-self._longest :]
-        if self.grammar is not None:
-            self.grammar.take(token)
 
     @property
     def masked(self) -> bool:

@@ -24,16 +24,21 @@ _FATAL_ONLY = 4
 def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CpuExecutor:
     """The executor of a variant for the target cpu; see rtcore.executor.registry for the errors."""
     blocks = choose_blocks(bundle.manifest, variant, config)
+    session = _session(bundle, variant, variant.step, config)
+    sampler = load_sampler(bundle, variant, config)
+    vocab_size = bundle.manifest.dimensions.vocab_size
+    return CpuExecutor(session, sampler, variant, blocks, config.block_size, vocab_size)
+
+
+def load_sampler(bundle: Bundle, variant: Variant, config: EngineConfig) -> CpuSampler:
+    """The sampler of a variant, over logits in host memory. Raises BundleDamaged where the bundle has none."""
     if variant.sample is None:
         raise BundleDamaged(
             f"The bundle {bundle.path.name} has no graph that chooses tokens.",
             why="It was made by a version of Ortolan that had none.",
             remedy="Export the model anew.",
         )
-    session = _session(bundle, variant, variant.step, config)
-    sampler = CpuSampler(_session(bundle, variant, variant.sample, config), variant.sample)
-    vocab_size = bundle.manifest.dimensions.vocab_size
-    return CpuExecutor(session, sampler, variant, blocks, config.block_size, vocab_size)
+    return CpuSampler(_session(bundle, variant, variant.sample, config), variant.sample)
 
 
 class CpuExecutor(Executor):

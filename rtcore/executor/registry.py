@@ -13,7 +13,7 @@ from rtcore.manifest import Variant
 
 Factory = Callable[[Bundle, Variant, EngineConfig], Executor]
 
-EXECUTORS = {"cpu": "rtcore.executor.cpu:load"}
+EXECUTORS = {"cpu": "rtcore.executor.cpu:load", "cuda": "rtcore.executor.cuda:load"}
 
 
 def load_executor(bundle: Bundle, config: EngineConfig) -> Executor:

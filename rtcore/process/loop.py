@@ -76,7 +76,7 @@ class EngineLoop:
             if outcome is Outcome.NO_WORK:
                 self._engine.maintain()
                 wait_ms = int(self._heartbeat * 1000)
-            elif outcome is Outcome.COMMITTED or outcome is Outcome.UNSERVICEABLE:
+            elif outcome in (Outcome.COMMITTED, Outcome.UNSERVICEABLE, Outcome.PREPARING):
                 wait_ms = 0
             else:
                 wait_ms = RETRY_MS
@@ -85,6 +85,8 @@ class EngineLoop:
 
     def _step(self) -> Outcome:
         result = self._engine.step()
+        if result.accepted:
+            self._socket.send(Accepted(result.accepted))
         if result.deltas:
             self._socket.send(Deltas(result.deltas))
         if result.outcome is Outcome.FATAL:
@@ -100,11 +102,12 @@ class EngineLoop:
             match message:
                 case Submit(request=request):
                     try:
-                        self._engine.submit(request)
+                        prepared_first = self._engine.submit(request)
                     except OrtolanError as error:
                         refused.append(TokenDelta(request.id, [], "error", failure=failure_of(error)))
                     else:
-                        accepted.append(request.id)
+                        if not prepared_first:
+                            accepted.append(request.id)
                 case Cancel(id=request_id):
                     self._engine.cancel(request_id)
                 case AskStats(token=token):

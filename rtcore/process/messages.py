@@ -68,7 +68,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
-    """Requests that the engine has queued. A refused request gets a delta with finish_reason error instead."""
+    """Requests that the engine has queued, those with a grammar once it is compiled. A refused one gets a delta
+    with finish_reason error instead."""
 
     ids: list[str]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ops.errors import DeadlineExceeded
 from rtcore.scheduler.heap import KeyedHeap
 from rtcore.sequence import Sequence
 
@@ -36,3 +37,13 @@ class Deadlines:
                 self.discard(entry[1])
                 found.append(entry[1])
         return found
+
+
+def too_late(sequence: Sequence) -> DeadlineExceeded:
+    """The error of a sequence that has expired."""
+    request = sequence.request
+    if sequence.started is None and request.queue_timeout is not None:
+        return DeadlineExceeded(
+            "The request waited longer than it may.", why=f"It allows {request.queue_timeout:g} s."
+        )
+    return DeadlineExceeded("The request took longer than it may.", why=f"It allows {request.timeout:g} s.")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from rtcore.config import EngineConfig
+from rtcore.decoding.speculation.base import Proposer
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.request import EngineRequest
 from rtcore.scheduler.active import ActiveSet
@@ -14,6 +15,7 @@ from rtcore.scheduler.base import ScheduledStep, Work
 from rtcore.scheduler.budget import StepBudget
 from rtcore.scheduler.cost_model import CostModel, attended
 from rtcore.scheduler.deadlines import Deadlines
+from rtcore.scheduler.drafting import Drafting
 from rtcore.scheduler.lanes import Lane
 from rtcore.scheduler.load import Load, LoadMonitor
 from rtcore.scheduler.plan import StepPlan
@@ -44,8 +46,12 @@ class LaneScheduler:
         block_bytes: list[int] | None = None,
         model: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
+        proposer: Proposer | None = None,
+        vocab_size: int = 0,
     ) -> None:
-        """block_bytes: of one block of each group, for swapping; without it nothing is swapped."""
+        """block_bytes: of one block of each group, for swapping; without it nothing is swapped. proposer: of
+        drafts, which are ids below vocab_size; the scheduler closes it.
+        """
         self._blocks = blocks
         self._config = config
         self._clock = clock
@@ -61,6 +67,11 @@ class LaneScheduler:
         self._deadlines = Deadlines()
         self._starter = Starter(self._active, blocks, self._deadlines, config)
         self._decode_load = (0, 0)
+        self._drafting: Drafting | None = None
+        if proposer is not None:
+            self._drafting = Drafting(
+                proposer, config.max_drafts, blocks=blocks, model=self.model, vocab_size=vocab_size
+            )
 
     @property
     def waiting(self) -> int:
@@ -122,9 +133,12 @@ class LaneScheduler:
         self._decode_load = (len(decodes), step.attended)
         plan = StepPlan(step, self._new_budget(len(decodes), step.attended), now)
         self._prefill(plan, prefilling)
-        step.works = decodes
-        step.works += [work for work in plan.chunks if work.tokens == 1]
-        step.works += [work for work in plan.chunks if work.tokens > 1]
+        if self._drafting is not None and not step.preempted:
+            self._drafting.add(decodes, step, plan.budget.tokens, len(self._active.running))
+        works = decodes + plan.chunks
+        step.works = [work for work in works if work.tokens == 1]
+        if len(step.works) < len(works):
+            step.works += [work for work in works if work.tokens > 1]
         if not step.works and len(self._active.running) > 1:
             self._active.preempt(self._active.least_important(), step)
         step.copies = self._blocks.take_copies()
@@ -231,6 +245,8 @@ class LaneScheduler:
 
     def commit(self, works: list[Work]) -> None:
         self._active.commit(works)
+        if self._drafting is not None:
+            self._drafting.commit(works)
 
     def rollback(self, works: list[Work]) -> None:
         self._active.rollback(works)
@@ -244,6 +260,18 @@ class LaneScheduler:
     def remove(self, sequence: Sequence) -> None:
         self._active.remove(sequence, self._clock())
         self._deadlines.discard(sequence)
+        if self._drafting is not None:
+            self._drafting.forget(sequence)
+
+    @property
+    def drafts(self) -> tuple[int, int]:
+        """How many drafts were verified, and how many of them held."""
+        return (0, 0) if self._drafting is None else (self._drafting.drafted, self._drafting.accepted)
+
+    def close(self) -> None:
+        """Give back what makes drafts. Safe to call twice."""
+        if self._drafting is not None:
+            self._drafting.close()
 
     def check_invariants(self) -> None:
         self._active.check_invariants()

@@ -67,6 +67,13 @@ class Workload:
         finally:
             self._drain(requests)
 
+    def complete(self, requests: int, prompt_tokens: int, answer_tokens: int) -> None:
+        """Submit as many prompts at once and run them all to their end."""
+        for _ in range(requests):
+            self._submit(prompt_tokens, answer_tokens)
+        while self._engine.has_work:
+            self._engine.step()
+
     def _submit(self, prompt_tokens: int, max_tokens: int) -> str:
         self._number += 1
         request_id = f"bench-{self._number}"

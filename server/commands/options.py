@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, get_args
 if TYPE_CHECKING:
     from rtcore import LLM, SamplingParams
 
-_ENGINE_FLAGS = ("precision", "threads", "kernels", "check", "activations")
+_ENGINE_FLAGS = (
+    "precision",
+    "threads",
+    "kernels",
+    "activations",
+    "check",
+    "speculation",
+    "max_drafts",
+    "draft_bundle",
+)
 _SAMPLING_FLAGS = (
     "n",
     "max_tokens",
@@ -47,6 +56,16 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="code path of the CPU kernels (default: the machine's best)",
     )
+    group.add_argument(
+        "--speculation",
+        metavar="NAME",
+        default="none",
+        help="who makes drafts that the model verifies: none, ngram, draft, or an installed one (default: none)",
+    )
+    group.add_argument(
+        "--max-drafts", type=int, metavar="N", default=8, help="drafts of a sequence in a step at most (default: 8)"
+    )
+    group.add_argument("--draft-bundle", metavar="DIRECTORY", help="bundle of a smaller model that makes drafts")
     group.add_argument(
         "--check",
         choices=("full", "sizes"),

@@ -9,6 +9,7 @@ import msgspec
 from ops.errors import InvalidRequest, UnsupportedParameter
 from rtcore.decoding.params import Hook
 from rtcore.request import ServiceTerms
+from server.protocol.structure import StructureFields
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
@@ -17,12 +18,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "truncate_prompt_tokens": (),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "store": (False,),
     "service_tier": ("auto", "default"),
 }
@@ -34,7 +29,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SharedFields(StructureFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of both requests. null means absent, as OpenAI's clients send it.
 
     Supported ones have their types here and their ranges in SamplingParams. Those typed Any are refused by
@@ -66,6 +61,7 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    speculation: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -85,12 +81,6 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     truncate_prompt_tokens: Any = None
     return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
-    response_format: Any = None
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
     store: Any = None
     service_tier: Any = None
 
@@ -146,6 +136,8 @@ class SharedFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "include_stop_str_in_output": self.include_stop_str_in_output,
             "ignore_eos": self.ignore_eos,
             "skip_special_tokens": self.skip_special_tokens,
+            "structured_outputs": self.structure(),
+            "speculation": self.speculation,
         }
 
 

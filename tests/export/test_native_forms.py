@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("onnx_ir")
-gguf = pytest.importorskip("gguf")
+pytest.importorskip("gguf")
 
 from export.capture import capture
 from export.capture.captured import CapturedModel
@@ -110,8 +110,8 @@ def test_logits_are_those_of_the_dequantised_weights(kind: str, shared: Captured
 def test_the_engine_says_what_the_dequantised_weights_say(kind: str, tmp_path: Path) -> None:
     """Exported by the command; greedy tokens of the exact mode against those of the precision fp32."""
     source, bundle = write(tmp_path / "small.gguf", kind), tmp_path / "bundle"
-    command = ["export", str(source), "--out", str(bundle), "--precision", "native,fp32", "--cache-dtype", "float32"]
-    assert main(command) == 0
+    options = ["--precision", "native,fp32", "--cache-dtype", "float32"]
+    assert main(["export", str(source), "--out", str(bundle), *options]) == 0
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     answers = []
     for settings in ({"precision": "fp32"}, {"precision": "native", "activations": "float32"}):

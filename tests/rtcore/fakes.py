@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ops.errors import EngineError
 from ops.reference.sample import sample
 from rtcore.config import EngineConfig
+from rtcore.decoding.grammar.vocabulary import LoadVocabulary, no_vocabulary
 from rtcore.engine import Engine
 from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
 from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
@@ -168,13 +169,14 @@ def fake_engine(
     stop_ids: tuple[int, ...] = (2,),
     clock: Callable[[], float] = time.monotonic,
     digest: Digest = blake2b_digest,
+    vocabulary: LoadVocabulary = no_vocabulary,
     **config: object,
 ) -> Engine:
     """An engine around a fake executor; further keywords go to EngineConfig."""
     executor = executor or FakeExecutor()
     manifest = fake_manifest(vocab_size=executor.vocab_size, context_length=context_length, stop_ids=stop_ids)
     settings = EngineConfig(debug_invariants=True, **config)  # type: ignore[arg-type]
-    return Engine(executor, manifest, settings, clock, digest)
+    return Engine(executor, manifest, settings, clock, digest, vocabulary)
 
 
 Deltas = dict[str, list[TokenDelta]]

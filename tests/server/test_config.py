@@ -40,7 +40,7 @@ def test_the_file_can_be_named_by_a_variable(tmp_path: Path) -> None:
 def test_every_field_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
     other = {str: "avx2", bool: True, int: 77, float: 7.5}
     special = {"host": "localhost", "check": "sizes", "log_level": "debug", "precision": "int8", "bundle": "b"}
-    special |= {"long_share": 0.5, "cache_tenant_share": 0.5, "tenant_header": "x-tenant"}
+    special |= {"long_share": 0.5, "cache_tenant_share": 0.5, "tenant_header": "x-tenant", "draft_bundle": "small"}
     defaults = ServerConfig(bundle="x")
     for field in set(ServerConfig.__struct_fields__) - {"tenant_weights"}:
         default = getattr(defaults, field)

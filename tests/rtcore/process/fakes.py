@@ -7,10 +7,12 @@ prompt ids mean trouble: see the constants.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ops.errors import BundleDamaged, InvalidRequest, Overloaded
 from rtcore.config import EngineConfig
@@ -192,3 +194,16 @@ def once(bundle: str, config: EngineConfig) -> FakeEngine:
 def factory(function: str) -> str:
     """The factory's name for `Supervision.factory`."""
     return f"{HERE}:{function}"
+
+
+def drawing(bundle: str, config: EngineConfig) -> Any:
+    """A real engine over random logits, with the bundle's own tokenizer: it follows grammars, and nothing else."""
+    sys.path.insert(0, str(HERE.parents[3]))  # for the process of its own, which has no import path to the tests
+    from rtcore.bundle import Bundle
+    from rtcore.decoding.grammar.vocabulary import vocabulary_of
+    from rtcore.engine import Engine
+    from tests.rtcore.fakes import FakeExecutor
+
+    executor = FakeExecutor(num_blocks=(1024,), block_size=16, vocab_size=VOCAB_SIZE)
+    opened = Bundle.open(bundle)
+    return Engine(executor, opened.manifest, config, vocabulary=vocabulary_of(opened, VOCAB_SIZE))

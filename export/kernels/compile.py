@@ -1,0 +1,95 @@
+"""Compiles variants with Triton, for any architecture, without a GPU; Triton keeps a cache of what it compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import structs
+
+from export.kernels.architecture import Architecture
+from export.kernels.tuning import Tiles, tiles
+from export.kernels.variant import Variant
+from ops.errors import KernelError
+
+#: Tensor cores take no narrower tiles.
+_NARROWEST = 16
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel's binary and what launching it needs."""
+
+    variant: Variant
+    tiles: Tiles
+    binary: bytes
+    entry: str
+    shared: int
+    constants: dict[str, int]
+
+
+def compile_variant(variant: Variant, architecture: Architecture) -> list[Compiled]:
+    """The binaries of a variant: one for each of the tuning table's choices that the architecture holds.
+
+    Raises KernelError when Triton cannot compile it, or it needs more shared memory than the architecture has.
+    """
+    return [_fitting(variant, choice, architecture) for choice in tiles(variant.kernel, architecture.name)]
+
+
+def _fitting(variant: Variant, choice: Tiles, architecture: Architecture) -> Compiled:
+    """The choice with as many pipeline stages as shared memory holds.
+
+    A gated activation runs two products side by side, so its tiles are half as wide as the table's.
+    """
+    wide = choice.constants.get("BLOCK_N", 0)
+    if variant.constants.get("ACTIVATION") and "BLOCK_M" in choice.constants and wide > _NARROWEST:
+        choice = structs.replace(choice, constants={**choice.constants, "BLOCK_N": wide // 2})
+    for stages in range(choice.stages, 0, -1):
+        compiled = _compile(variant, structs.replace(choice, stages=stages), architecture)
+        if compiled.shared <= architecture.shared_memory:
+            return compiled
+    raise KernelError(
+        f"The kernel {variant.key} does not fit {architecture.name}.",
+        why=f"A program has {architecture.shared_memory:,} bytes of shared memory; it needs {compiled.shared:,}.",
+        remedy="Choose smaller tiles in export/kernels/tuning.json.",
+    )
+
+
+def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Compiled:
+    import triton
+    from triton.compiler import ASTSource
+
+    constants = {**choice.constants, **variant.constants}
+    if architecture.capability is None and "PACKED" in constants:
+        constants["PACKED"] = 0  # written in PTX
+    names = variant.function.arg_names
+    wanted = {name: constants[name] for name in names if name not in variant.types}
+    signature = {name: variant.types.get(name, "constexpr") for name in names}
+    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in variant.aligned}
+    source = ASTSource(
+        variant.function,
+        signature=signature,
+        constexprs={(names.index(name),): value for name, value in wanted.items()},
+        attrs=attributes,
+    )
+    try:
+        compiled: Any = triton.compile(
+            source,
+            target=architecture.gpu_target(),
+            options={"num_warps": choice.warps, "num_stages": choice.stages},
+        )
+    except Exception as error:
+        # Triton's compiler raises classes of many kinds, without a root of their own.
+        raise KernelError(
+            f"Triton cannot compile the kernel {variant.key} for {architecture.name}.",
+            why=f"{type(error).__name__}: {error}",
+            remedy="Leave the architecture out of --target, or report it.",
+        ) from error
+    metadata = compiled.metadata
+    if metadata.global_scratch_size:
+        raise KernelError(
+            f"The kernel {variant.key} asks for scratch memory on {architecture.name}.",
+            why="The launcher gives kernels none.",
+            remedy="Report it.",
+        )
+    return Compiled(variant, choice, compiled.asm[architecture.binary], metadata.name, int(metadata.shared), wanted)

@@ -1,0 +1,235 @@
+"""Which kernel variants a step graph needs. The keys are those that the library's launcher makes from the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import onnx_ir as ir
+
+from export.kernels.variant import TRITON_TYPES, Variant
+from ops.schema import DOMAIN
+from ops.triton import (
+    attention_decode,
+    attention_prefill,
+    attention_prepare,
+    gated_activation,
+    gather,
+    linear,
+    quant_matmul,
+    rms_norm,
+    sample,
+)
+from ops.triton.activation import ACTIVATIONS
+
+#: Slots of a cache block that attention is compiled for.
+BLOCK_SIZE = 16
+_ALIGNMENT = 16
+_LOGITS = ("Logits", "QuantLogits")
+
+
+def variants_of(graph: ir.Graph, dtype: str) -> list[Variant]:
+    """The variants for a graph whose activations are float16 or bfloat16, each once."""
+    plan = _Plan(dtype)
+    for node in graph:
+        handler = plan.handlers.get(node.op_type) if node.domain == DOMAIN else None
+        if handler is not None:
+            handler(node)
+    plan.sample()
+    return list(plan.found.values())
+
+
+def dims(value: ir.Value | None) -> tuple[int | str | None, ...]:
+    """The shape as plain integers and dimension names."""
+    if value is None or value.shape is None:
+        raise ValueError("a value of a lowered graph has no shape")
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def _power(number: int) -> int:
+    return max(16, 1 << (number - 1).bit_length())
+
+
+class _Plan:
+    """Collects variants, one a key; the first node of a key decides what is known to be aligned."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self.t = TRITON_TYPES[dtype]
+        self.found: dict[str, Variant] = {}
+        self.handlers: dict[str, Callable[[ir.Node], None]] = {
+            "RMSNorm": self._norm,
+            "AddRMSNorm": self._norm,
+            "GatedActivation": lambda node: self._gated(node.attributes["activation"].as_string()),
+            "Linear": self._linear,
+            "Logits": self._linear,
+            "QuantMatMul": self._quant_matmul,
+            "QuantLogits": self._quant_matmul,
+            "QuantGather": self._quant_gather,
+            "PagedAttention": self._attention,
+        }
+
+    def _add(
+        self,
+        kernel: str,
+        rest: Iterable[str],
+        function: object,
+        types: dict[str, str],
+        constants: dict[str, int],
+        aligned: dict[str, int],
+    ) -> None:
+        """aligned: values of integer arguments; those that are multiples of 16 are compiled as such."""
+        key = "/".join((kernel, self.dtype, *rest))
+        known = {name for name, kind in types.items() if kind.startswith("*")}
+        known |= {name for name, value in aligned.items() if name in types and value % _ALIGNMENT == 0}
+        variant = Variant(key, kernel, function, types, frozenset(known), constants)
+        before = self.found.get(key)
+        self.found[key] = variant if before is None else before.joined(variant)
+
+    def _norm(self, node: ir.Node) -> None:
+        columns = int(dims(node.inputs[-1])[0])  # type: ignore[arg-type]
+        pointer = f"*{self.t}"
+        add = node.op_type == "AddRMSNorm"
+        names = ("x", "residual", "weight", "y", "total") if add else ("x", "weight", "y")
+        types = dict.fromkeys(names, pointer) | {"columns": "i32", "epsilon": "fp32"}
+        function = rms_norm.add_rms_norm_kernel if add else rms_norm.rms_norm_kernel
+        kernel = "add_rms_norm" if add else "rms_norm"
+        self._add(kernel, (), function, types, {"BLOCK": _power(columns)}, {"columns": columns})
+
+    def _gated(self, activation: str) -> None:
+        types = {"x": f"*{self.t}", "y": f"*{self.t}", "columns": "i32"}
+        constants = {"ACTIVATION": ACTIVATIONS[activation]}
+        self._add("gated_activation", (activation,), gated_activation.gated_activation_kernel, types, constants, {})
+
+    def _product(self, node: ir.Node, bias: bool) -> tuple[str, str, tuple[str, ...], dict[str, int]]:
+        """Triton's type of the result, the activation, the rest of the key, and the constants of both."""
+        given = node.attributes.get("activation")
+        activation = given.as_string() if given is not None else "none"
+        logits = node.op_type in _LOGITS
+        rest = ("float32" if logits else "same", "bias" if bias else "plain", activation)
+        if activation != "none":
+            self._gated(activation)
+        if bias:
+            out = "*fp32" if logits else f"*{self.t}"
+            types = {"bias": f"*{self.t}", "y": out, "width": "i32"}
+            self._add("bias_rows", (rest[0],), linear.bias_rows_kernel, types, {}, {})
+        constants = {"HAS_BIAS": int(bias), "ACTIVATION": ACTIVATIONS[activation]}
+        return ("*fp32" if logits else f"*{self.t}"), activation, rest, constants
+
+    def _linear(self, node: ir.Node) -> None:
+        height, columns = (int(dim) for dim in dims(node.inputs[1]))  # type: ignore[arg-type]
+        bias = len(node.inputs) > 2 and node.inputs[2] is not None
+        out, activation, rest, constants = self._product(node, bias)
+        pointers = {"x": f"*{self.t}", "w": f"*{self.t}", "bias": f"*{self.t}", "y": out}
+        width = height if activation == "none" else height // 2
+        sizes = {"width": width, "columns": columns}
+        types = pointers | {"width": "i32", "columns": "i32"}
+        self._add("linear_row", rest, linear.linear_row_kernel, types, constants, sizes)
+        types = pointers | {"rows": "i32", "width": "i32", "columns": "i32"}
+        self._add("linear_tile", rest, linear.linear_tile_kernel, types, constants, sizes)
+
+    def _form(self, node: ir.Node) -> tuple[str, dict[str, int]]:
+        bits, group = node.attributes["bits"].as_int(), node.attributes["group"].as_int()
+        given = node.attributes.get("minima")
+        minima = given is not None and given.as_int() == 1
+        return f"{bits}.{group}{'.minima' if minima else ''}", {"BITS": bits, "GROUP": group, "MINIMA": int(minima)}
+
+    def _quant_matmul(self, node: ir.Node) -> None:
+        columns = node.attributes["columns"].as_int()
+        bias = len(node.inputs) > 3 and node.inputs[3] is not None
+        out, activation, rest, constants = self._product(node, bias)
+        form, numbers = self._form(node)
+        height = node.attributes["rows"].as_int()
+        sizes = {"width": height if activation == "none" else height // 2, "columns": columns, "row_bytes": 16}
+        packed = {"words": "*i32", "scales": "*fp16"}
+        tail = {"width": "i32", "columns": "i32", "groups": "i32", "row_bytes": "i32"}
+        types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": out} | tail
+        constants = numbers | constants
+        row, tile = quant_matmul.quant_row_kernel, quant_matmul.quant_tile_kernel
+        self._add("quant_row", (form, *rest), row, types, {**constants, "PACKED": 1}, sizes)
+        types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": out, "rows": "i32"} | tail
+        self._add("quant_tile", (form, *rest), tile, types, constants, sizes)
+        types = packed | {"out": f"*{self.t}", "columns": "i32", "groups": "i32", "row_bytes": "i32"}
+        self._add("dequantise", (form,), quant_matmul.dequantise_kernel, types, numbers, sizes)
+
+    def _quant_gather(self, node: ir.Node) -> None:
+        form, numbers = self._form(node)
+        types = {"words": "*i32", "scales": "*fp16", "ids": "*i64", "y": f"*{self.t}", "rows": "i32"}
+        types |= {"columns": "i32", "groups": "i32", "row_bytes": "i32"}
+        sizes = {"columns": node.attributes["columns"].as_int(), "row_bytes": 16}
+        self._add("quant_gather", (form,), gather.quant_gather_kernel, types, numbers, sizes)
+
+    def _attention(self, node: ir.Node) -> None:
+        def integer(name: str) -> int:
+            given = node.attributes.get(name)
+            return given.as_int() if given is not None else 0
+
+        def present(index: int) -> bool:
+            return len(node.inputs) > index and node.inputs[index] is not None
+
+        heads, kv_heads, rotary = integer("heads"), integer("kv_heads"), integer("rotary_dims")
+        head_dim, value_dim = (int(dims(node.inputs[index])[3]) for index in (3, 4))  # type: ignore[arg-type]
+        softcap = node.attributes.get("softcap")
+        capped = softcap is not None and softcap.as_float() > 0
+        window, sinks = integer("window") > 0, present(14)
+        pointer = f"*{self.t}"
+        shape = {"HEAD_DIM": head_dim, "VALUE_DIM": value_dim}
+
+        names = f"{heads}.{kv_heads}.{head_dim}.{value_dim}.{rotary}"
+        names += ".interleaved" if integer("interleaved") else ""
+        names += (".q_norm" if present(12) else "") + (".k_norm" if present(13) else "")
+        types = dict.fromkeys(("q", "k", "v", "turned", "k_cache", "v_cache"), pointer)
+        types |= {"slot_mapping": "*i32", "positions": "*i64"}
+        types |= dict.fromkeys(("rope_table", "q_norm", "k_norm"), "*fp32")
+        types |= dict.fromkeys(("q_stride", "k_stride", "v_stride"), "i32") | {"norm_epsilon": "fp32"}
+        strides = [heads * head_dim, kv_heads * head_dim, kv_heads * value_dim]
+        if not present(1):
+            strides = [sum(strides)] * 3
+        self._add(
+            "attention_prepare",
+            (names,),
+            attention_prepare.attention_prepare_kernel,
+            types,
+            {
+                "HEADS": heads,
+                "KV_HEADS": kv_heads,
+                **shape,
+                "ROTARY": rotary,
+                "INTERLEAVED": integer("interleaved"),
+                "HAS_Q_NORM": int(present(12)),
+                "HAS_K_NORM": int(present(13)),
+                "BLOCK_D": _power(max(head_dim, value_dim)),
+            },
+            dict(zip(("q_stride", "k_stride", "v_stride"), strides, strict=True)),
+        )
+        names = f"{heads}.{kv_heads}.{head_dim}.{value_dim}.{BLOCK_SIZE}"
+        names += (".window" if window else "") + (".softcap" if capped else "") + (".sinks" if sinks else "")
+        flags = {"HAS_SINKS": int(sinks), "HAS_WINDOW": int(window)}
+        scores = {"HAS_SOFTCAP": int(capped), "BLOCK_SIZE": BLOCK_SIZE}
+        blocks = {"BLOCK_D": _power(head_dim), "BLOCK_V": _power(value_dim)}
+        floats = {"scale": "fp32", "softcap": "fp32", "window": "i32", "table_width": "i32"}
+        caches = dict.fromkeys(("q", "k_cache", "v_cache"), pointer) | {"block_tables": "*i32"}
+        types = caches | {"seq_lens": "*i32", "sinks": "*fp32", "out": pointer}
+        types |= {"partial": "*fp32", "partial_stats": "*fp32"} | floats | {"pieces": "i32"}
+        constants = {"KV_HEADS": kv_heads, "GROUP": heads // kv_heads, **shape, **flags, **scores, **blocks}
+        decode = attention_decode.attention_decode_kernel
+        self._add("attention_decode", (names,), decode, types, constants, {})
+        types = {"partial": "*fp32", "partial_stats": "*fp32", "seq_lens": "*i32", "sinks": "*fp32", "out": pointer}
+        types |= {"window": "i32", "pieces": "i32"}
+        constants = {"HEADS": heads, "VALUE_DIM": value_dim, **flags, "BLOCK_V": _power(value_dim)}
+        self._add("attention_merge", (names,), attention_decode.attention_merge_kernel, types, constants, {})
+        types = caches | {"query_start": "*i32", "seq_lens": "*i32", "sinks": "*fp32", "out": pointer}
+        types |= floats | {"first": "i32"}
+        constants = {"HEADS": heads, "KV_HEADS": kv_heads, **shape, **flags, **scores, **blocks}
+        prefill = attention_prefill.attention_prefill_kernel
+        self._add("attention_prefill", (names,), prefill, types, constants, {})
+
+    def sample(self) -> None:
+        """Greedy choice, which every graph's logits may go through."""
+        types = {"logits": "*fp32", "values": "*fp32", "indices": "*i32", "columns": "i32", "parts": "i32"}
+        self.found["argmax_part"] = self._plain("argmax_part", sample.argmax_part_kernel, types)
+        types = {"values": "*fp32", "indices": "*i32", "ids": "*i64", "tops": "*fp32", "parts": "i32"}
+        self.found["argmax"] = self._plain("argmax", sample.argmax_kernel, types)
+
+    def _plain(self, kernel: str, function: object, types: dict[str, str]) -> Variant:
+        pointers = frozenset(name for name, kind in types.items() if kind.startswith("*"))
+        return Variant(kernel, kernel, function, types, pointers, {})

@@ -1,0 +1,32 @@
+"""The tuning table: tile sizes, warps and pipeline stages of each kernel, by architecture, rows and columns."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+TABLE = Path(__file__).with_name("tuning.json")
+
+
+class Tiles(msgspec.Struct, frozen=True):
+    """One choice: it serves up to `rows` rows and from `columns` columns on; constants are the tile sizes."""
+
+    constants: dict[str, int] = {}
+    warps: int = 4
+    stages: int = 2
+    rows: int = 2**31 - 1
+    columns: int = 0
+
+
+@cache
+def table() -> dict[str, dict[str, list[Tiles]]]:
+    """The choices of each kernel: for "default", and for the architectures that differ."""
+    return msgspec.json.decode(TABLE.read_bytes(), type=dict[str, dict[str, list[Tiles]]])
+
+
+def tiles(kernel: str, architecture: str) -> list[Tiles]:
+    """The choices for a kernel, the narrowest first."""
+    choices = table()[kernel]
+    return choices.get(architecture, choices["default"])

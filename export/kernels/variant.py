@@ -1,0 +1,42 @@
+"""One variant of a kernel: what it is compiled for, before any architecture is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+#: Triton's names of the types that activations have.
+TRITON_TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """key: as the launcher names it. kernel: its name in the tuning table. function: the Triton function.
+
+    types: of each argument that is none of the constants, in order: *fp16, i32, fp32 ... aligned: arguments that
+    are multiples of 16; pointers always are. constants: what does not depend on the architecture; the tuning table
+    adds the rest. columns: of the product, for the choice of tiles.
+    """
+
+    key: str
+    kernel: str
+    function: Any
+    types: Mapping[str, str]
+    aligned: frozenset[str]
+    constants: Mapping[str, int]
+
+    def joined(self, other: Variant) -> Variant:
+        """One that serves what either serves: what only one knows to be aligned is not, and tiles hold both."""
+        constants = dict(self.constants)
+        if "BLOCK" in constants:
+            constants["BLOCK"] = max(constants["BLOCK"], other.constants["BLOCK"])
+        return replace(self, aligned=self.aligned & other.aligned, constants=constants)
+
+    def letters(self) -> str:
+        """The arguments as kernels.json writes them."""
+        letters = ""
+        for name, kind in self.types.items():
+            letter = "p" if kind.startswith("*") else "f" if kind == "fp32" else "i"
+            letters += letter.upper() if name in self.aligned else letter
+        return letters

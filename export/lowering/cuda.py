@@ -1,0 +1,128 @@
+"""Lowering for the CUDA provider: activations in 16 bits, logits in float32, weights in 16 bits or in integers.
+
+Linears, norms, gated activations and attention become operators of ai.ortolan, whose kernels are compiled ahead of
+time; what else a family needs is left to ONNX Runtime's own kernels in the same type.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from export.capture.captured import CapturedModel, is_head
+from export.capture.schemas import CAPTURE_DOMAIN
+from export.lowering.base import LoweredModel, Lowering
+from export.lowering.cpu import IR_VERSION
+from export.lowering.graph import StepWriter, cache_tensors, quantised_attributes
+from export.lowering.half import to_half
+from export.lowering.weights import FLOAT_TYPES, WeightStore
+from export.parameters import TensorReader
+from export.passes.base import only_use, producer
+from export.quantise_cuda import CudaQuantisedWeight
+from export.recipe import Recipe, Role
+from ops.errors import ConfigError
+from ops.schema import DOMAIN, VERSION
+
+#: Inputs of PagedAttention that stay in float32: rotary table, norms of heads, sinks.
+_WIDE_INPUTS = range(11, 17)
+
+
+class CudaLowering(Lowering):
+    """The step graph of the CUDA provider."""
+
+    target = "cuda"
+
+    def lower(self, captured: CapturedModel, recipe: Recipe, tensor: TensorReader) -> LoweredModel:
+        if recipe.float_type == "float32":
+            raise ConfigError(
+                f"The precision {recipe.precision} is not one of a GPU.",
+                remedy="Choose bf16, fp16, int8 or int4.",
+                param="--precision",
+            )
+        model = captured.model.clone()
+        model.ir_version = IR_VERSION
+        model.opset_imports.pop(CAPTURE_DOMAIN, None)
+        model.opset_imports.update({DOMAIN: VERSION})
+        store = WeightStore(captured, model.graph, tensor, CudaQuantisedWeight)
+        writer = _CudaWriter(model.graph, store, recipe)
+        for node in list(model.graph):
+            writer.lower(node)
+        for node in list(model.graph):
+            if (node.domain, node.op_type) == (DOMAIN, "GatedActivation"):
+                _fuse_activation(model.graph, node)
+        wide = {
+            value.name
+            for node in model.graph
+            if node.op_type == "PagedAttention"
+            for index, value in enumerate(node.inputs)
+            if value is not None and index in _WIDE_INPUTS
+        }
+        to_half(model.graph, FLOAT_TYPES[recipe.float_type], {name for name in wide if name is not None})
+        for name, value in list(model.graph.initializers.items()):
+            if name in captured.weights and value.uses():
+                store.plain(name, recipe.float_type if value.dtype != ir.DataType.FLOAT else "float32")
+        RemoveUnusedNodesPass()(model)
+        present = model.graph.initializers
+        return LoweredModel(
+            step=model,
+            tensors={name: stored for name, stored in store.tensors.items() if name in present},
+            cache_groups=captured.cache_groups,
+            cache_tensors=cache_tensors(captured, recipe),
+            recipe=recipe.record() | writer.record(),
+            linear_bytes=writer.linear_bytes,
+            quantised=writer.quantised,
+            float_type=recipe.float_type,
+        )
+
+
+class _CudaWriter(StepWriter):
+    """Replaces the nodes of one graph."""
+
+    item_bytes = 2
+
+    def lower(self, node: ir.Node) -> None:
+        if (node.domain, node.op_type) == (DOMAIN, "Linear"):
+            self._linear(node)
+        elif (node.domain, node.op_type) == ("", "Gather") and self.store.holds(node.inputs[0]):
+            self.embedding(node)
+
+    def _linear(self, node: ir.Node) -> None:
+        x, weight = node.inputs[:2]
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        name = str(weight.name)
+        head = is_head(node)
+        role: Role = "head" if head else "linear"
+        form = self.form(name, role)
+        if bias is not None:
+            self.linear_bytes += self.plain_bytes(str(bias.name))
+        if form is None:
+            self.linear_bytes += self.plain_bytes(name)
+            inputs = [x, weight, bias] if bias is not None else [x, weight]
+            self.replace(node, ir.Node(DOMAIN, "Logits" if head else "Linear", inputs))
+            return
+        quantised = self.quantise(name, role, form)
+        self.linear_bytes += quantised.nbytes
+        packed: list[ir.Value | None] = [x, self.store.packed(name, quantised)]
+        if bias is not None:
+            packed += [None, bias]
+        kind = "QuantLogits" if head else "QuantMatMul"
+        self.replace(node, ir.Node(DOMAIN, kind, packed, quantised_attributes(quantised)))
+
+
+def _fuse_activation(graph: ir.Graph, node: ir.Node) -> None:
+    """Multiply the gate where its product is made."""
+    source = node.inputs[0]
+    if source is None or only_use(source) is not node:
+        return
+    product = producer(source, "Linear", DOMAIN) or producer(source, "QuantMatMul", DOMAIN)
+    if product is not None:
+        _activate(graph, node, product)
+
+
+def _activate(graph: ir.Graph, node: ir.Node, product: ir.Node) -> None:
+    """Have `product` do what `node` does to it."""
+    product.attributes.add(ir.AttrString("activation", node.attributes["activation"].as_string()))
+    output = product.outputs[0]
+    output.shape = node.outputs[0].shape
+    ir.convenience.replace_all_uses_with(node.outputs[0], output)
+    graph.remove(node, safe=True)

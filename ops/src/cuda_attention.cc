@@ -1,0 +1,175 @@
+#include "cuda_attention.h"
+
+#include <algorithm>
+
+namespace ortolan::cuda {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+int32_t small(int64_t value) { return static_cast<int32_t>(value); }
+
+int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
+
+int64_t room(int64_t bytes) { return up(bytes, kAlignment) * kAlignment; }
+
+void expect(const Call& call, const Tensor& tensor, const char* name, const std::vector<int64_t>& shape) {
+  if (tensor.shape == shape) return;
+  call.refuse(std::string("input ") + name + " has shape " + shape_text(tensor.shape) +
+              ", but the other inputs ask for " + shape_text(shape) + ".");
+}
+
+}  // namespace
+
+// Shapes and pointers of one call. What lies in device memory is not looked at: the engine wrote it.
+struct PagedAttention::Inputs {
+  int64_t tokens, sequences, table_width, block_size, head_dim, value_dim;
+  int64_t decodes, prompts, longest_query, longest_context;
+  const char *q, *k, *v;
+  int64_t q_stride, k_stride, v_stride;
+  Tensor k_cache, v_cache, block_tables, slot_mapping, query_start, seq_lens, positions, rope_table, q_norm, k_norm,
+      sinks;
+};
+
+PagedAttention::Inputs PagedAttention::read(const Call& call) const {
+  Inputs in{};
+  const Tensor q = call.input(0, "q"), k = call.optional_input(1, "k"), v = call.optional_input(2, "v");
+  in.k_cache = call.input(3, "k_cache");
+  in.v_cache = call.input(4, "v_cache");
+  in.block_tables = call.input(5, "block_tables");
+  in.slot_mapping = call.input(6, "slot_mapping");
+  in.query_start = call.input(7, "query_start");
+  in.seq_lens = call.input(8, "seq_lens");
+  in.positions = call.input(9, "positions");
+  const Tensor plan = call.input(10, "plan");
+  in.rope_table = call.optional_input(11, "rope_table");
+  in.q_norm = call.optional_input(12, "q_norm");
+  in.k_norm = call.optional_input(13, "k_norm");
+  in.sinks = call.optional_input(14, "sinks");
+  if (call.optional_input(15, "k_scale").present || call.optional_input(16, "v_scale").present)
+    call.refuse("inputs k_scale and v_scale are for a quantised cache, which the GPU kernels do not have.");
+  if (in.k_cache.shape.size() != 4 || in.v_cache.shape.size() != 4 || in.k_cache.shape[2] != attributes_.kv_heads ||
+      !std::equal(in.v_cache.shape.begin(), in.v_cache.shape.begin() + 3, in.k_cache.shape.begin())) {
+    call.refuse("inputs k_cache and v_cache have shapes " + shape_text(in.k_cache.shape) + " and " +
+                shape_text(in.v_cache.shape) + ". Give [blocks, block_size, " + std::to_string(attributes_.kv_heads) +
+                ", dims], alike but for the dims.");
+  }
+  if (q.shape.size() != 2 || in.block_tables.shape.size() != 2 || k.present != v.present)
+    call.refuse("inputs q and block_tables are matrices, and k and v go together.");
+  in.tokens = q.shape[0];
+  in.sequences = in.block_tables.shape[0];
+  in.table_width = in.block_tables.shape[1];
+  in.block_size = in.k_cache.shape[1];
+  in.head_dim = in.k_cache.shape[3];
+  in.value_dim = in.v_cache.shape[3];
+  const int64_t q_width = attributes_.heads * in.head_dim, k_width = attributes_.kv_heads * in.head_dim,
+                v_width = attributes_.kv_heads * in.value_dim;
+  in.q = q.as<char>();
+  if (k.present) {
+    expect(call, q, "q", {in.tokens, q_width});
+    expect(call, k, "k", {in.tokens, k_width});
+    expect(call, v, "v", {in.tokens, v_width});
+    in.k = k.as<char>();
+    in.v = v.as<char>();
+    in.q_stride = q_width;
+    in.k_stride = k_width;
+    in.v_stride = v_width;
+  } else {
+    expect(call, q, "q", {in.tokens, q_width + k_width + v_width});
+    in.k = in.q + 2 * q_width;
+    in.v = in.k + 2 * k_width;
+    in.q_stride = in.k_stride = in.v_stride = q_width + k_width + v_width;
+  }
+  expect(call, in.slot_mapping, "slot_mapping", {in.tokens});
+  expect(call, in.positions, "positions", {in.tokens});
+  expect(call, in.query_start, "query_start", {in.sequences + 1});
+  expect(call, in.seq_lens, "seq_lens", {in.sequences});
+  expect(call, plan, "plan", {6});
+  if (in.rope_table.present) {
+    if (in.rope_table.shape.size() != 2 || in.rope_table.shape[1] != attributes_.rotary_dims)
+      call.refuse("input rope_table has shape " + shape_text(in.rope_table.shape) + ". Give [positions, " +
+                  std::to_string(attributes_.rotary_dims) + "].");
+  } else if (attributes_.rotary_dims > 0) {
+    call.refuse("input rope_table is missing, but attribute rotary_dims is not 0. Give the table.");
+  }
+  const int32_t* numbers = plan.as<int32_t>();
+  in.decodes = numbers[0];
+  in.prompts = numbers[1];
+  in.longest_query = numbers[2];
+  in.longest_context = numbers[3];
+  if (in.decodes < 0 || in.prompts < 0 || in.decodes + in.prompts > in.sequences || in.decodes > in.tokens)
+    call.refuse("input plan names " + std::to_string(in.decodes) + " decode rows and " + std::to_string(in.prompts) +
+                " prompts for " + std::to_string(in.sequences) + " sequences.");
+  return in;
+}
+
+std::string PagedAttention::shape_key(const Inputs& in) const {
+  std::string key = std::to_string(attributes_.heads) + "." + std::to_string(attributes_.kv_heads) + "." +
+                    std::to_string(in.head_dim) + "." + std::to_string(in.value_dim) + "." +
+                    std::to_string(in.block_size);
+  if (attributes_.window > 0) key += ".window";
+  if (attributes_.softcap > 0.0f) key += ".softcap";
+  if (in.sinks.present) key += ".sinks";
+  return key;
+}
+
+void PagedAttention::compute(const Call& call) const {
+  const Inputs in = read(call);
+  const Tensor out = call.output(0, "out", {in.tokens, attributes_.heads * in.value_dim});
+  call.in_place(1, "k_cache_out", in.k_cache);
+  call.in_place(2, "v_cache_out", in.v_cache);
+  if (in.tokens == 0) return;
+  const Stream stream = call.stream();
+  const int64_t turned = room(in.tokens * attributes_.heads * in.head_dim * 2);
+  int64_t partials = 0;
+  if (in.decodes > 0) {
+    const int64_t pieces = session_.device.find(session_.key("attention_decode", shape_key(in))).constant("PIECES");
+    partials = room(in.decodes * attributes_.heads * pieces * in.value_dim * 4) +
+               room(in.decodes * attributes_.heads * pieces * 2 * 4);
+  }
+  char* scratch = session_.device.scratch(static_cast<size_t>(turned + partials));
+  prepare(in, stream, scratch);
+  if (in.decodes > 0) decode(in, stream, scratch, scratch + turned, out.data);
+  if (in.prompts > 0) prefill(in, stream, scratch, out.data);
+}
+
+void PagedAttention::prepare(const Inputs& in, Stream stream, void* turned) const {
+  std::string key = std::to_string(attributes_.heads) + "." + std::to_string(attributes_.kv_heads) + "." +
+                    std::to_string(in.head_dim) + "." + std::to_string(in.value_dim) + "." +
+                    std::to_string(attributes_.rotary_dims);
+  if (attributes_.interleaved) key += ".interleaved";
+  if (in.q_norm.present) key += ".q_norm";
+  if (in.k_norm.present) key += ".k_norm";
+  session_.device.launch(session_.device.find(session_.key("attention_prepare", key)), stream,
+                         {in.tokens, attributes_.heads + 2 * int64_t{attributes_.kv_heads}}, in.q, in.k, in.v, turned,
+                         in.k_cache.data, in.v_cache.data, in.slot_mapping.data, in.positions.data,
+                         in.rope_table.data, in.q_norm.data, in.k_norm.data, small(in.q_stride), small(in.k_stride),
+                         small(in.v_stride), attributes_.norm_epsilon);
+}
+
+void PagedAttention::decode(const Inputs& in, Stream stream, const void* turned, char* scratch, void* out) const {
+  const Kernel& kernel = session_.device.find(session_.key("attention_decode", shape_key(in)));
+  const int64_t pieces = std::min<int64_t>(kernel.constant("PIECES"),
+                                           up(std::max<int64_t>(1, in.longest_context), kernel.constant("PIECE")));
+  char* stats = scratch + room(in.decodes * attributes_.heads * pieces * in.value_dim * 4);
+  session_.device.launch(kernel, stream, {in.decodes, attributes_.kv_heads, pieces}, turned, in.k_cache.data,
+                         in.v_cache.data, in.block_tables.data, in.seq_lens.data, in.sinks.data, out, scratch, stats,
+                         attributes_.scale, attributes_.softcap, small(attributes_.window), small(in.table_width),
+                         small(pieces));
+  if (pieces > 1) {
+    session_.device.launch(session_.device.find(session_.key("attention_merge", shape_key(in))), stream,
+                           {in.decodes, attributes_.heads}, scratch, stats, in.seq_lens.data, in.sinks.data, out,
+                           small(attributes_.window), small(pieces));
+  }
+}
+
+void PagedAttention::prefill(const Inputs& in, Stream stream, const void* turned, void* out) const {
+  const Kernel& kernel = session_.device.find(session_.key("attention_prefill", shape_key(in)));
+  const int64_t tiles = up(std::max<int64_t>(1, in.longest_query), kernel.constant("BLOCK_M"));
+  session_.device.launch(kernel, stream, {tiles, attributes_.heads, in.prompts}, turned, in.k_cache.data,
+                         in.v_cache.data, in.block_tables.data, in.query_start.data, in.seq_lens.data, in.sinks.data,
+                         out, attributes_.scale, attributes_.softcap, small(attributes_.window), small(in.table_width),
+                         small(in.decodes));
+}
+
+}  // namespace ortolan::cuda

@@ -1,0 +1,111 @@
+"""Attention of several new tokens a sequence over its paged cache (FlashAttention-2, arXiv 2307.08691)."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ops.triton.activation import tanh
+
+
+@triton.jit
+def attention_prefill_kernel(
+    q,
+    k_cache,
+    v_cache,
+    block_tables,
+    query_start,
+    seq_lens,
+    sinks,
+    out,
+    scale,
+    softcap,
+    window,
+    table_width,
+    first,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    """q [T, HEADS, HEAD_DIM], out [T, HEADS, VALUE_DIM]; sequences from number `first` on.
+
+    Grid (ceil(longest query / BLOCK_M), HEADS, sequences). Tiles of a sequence run from its last, the longest.
+    """
+    sequence = tl.program_id(2) + first
+    start_row = tl.load(query_start + sequence)
+    count = tl.load(query_start + sequence + 1) - start_row
+    tiles = (count + BLOCK_M - 1) // BLOCK_M
+    tile = tiles - 1 - tl.program_id(0)
+    if tile >= 0:
+        head = tl.program_id(1)
+        kv_head = head // (HEADS // KV_HEADS)
+        length = tl.load(seq_lens + sequence)
+        index = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        row_inside = index < count
+        position = length - count + index
+        dim, value_dim = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
+        rows = (start_row + index).to(tl.int64) * HEADS + head
+        query = tl.load(
+            q + rows[:, None] * HEAD_DIM + dim[None, :],
+            mask=row_inside[:, None] & (dim < HEAD_DIM)[None, :],
+            other=0.0,
+        )
+        top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
+        result = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+        table = block_tables + sequence.to(tl.int64) * table_width
+        oldest = 0
+        if HAS_WINDOW:
+            lowest = length - count + tile * BLOCK_M - window + 1
+            oldest = tl.maximum(lowest, 0) // BLOCK_N * BLOCK_N
+        newest = tl.minimum(length - count + (tile + 1) * BLOCK_M, length)
+        for start in range(oldest, newest, BLOCK_N):
+            key = start + tl.arange(0, BLOCK_N)
+            known = key < newest
+            if HAS_WINDOW:
+                # Blocks wholly before the window may be another's by now: their numbers are not read.
+                known = known & (key >= lowest)
+            block = tl.load(table + key // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
+            slot = (block * BLOCK_SIZE + key % BLOCK_SIZE) * KV_HEADS + kv_head
+            keys = tl.load(
+                k_cache + slot[None, :] * HEAD_DIM + dim[:, None],
+                mask=known[None, :] & (dim < HEAD_DIM)[:, None],
+                other=0.0,
+            )
+            score = tl.dot(query, keys) * scale
+            if HAS_SOFTCAP:
+                score = softcap * tanh(score / softcap)
+            seen = (key[None, :] <= position[:, None]) & known[None, :]
+            if HAS_WINDOW:
+                seen = seen & (key[None, :] > position[:, None] - window)
+            score = tl.where(seen, score, float("-inf"))
+            best = tl.maximum(top, tl.max(score, axis=1))
+            # A row may see nothing of a tile: its maximum stays -inf, and exp must not be given inf - inf.
+            shift = tl.where(best == float("-inf"), 0.0, best)
+            weight = tl.exp(score - shift[:, None])
+            decay = tl.exp(top - shift)
+            total = total * decay + tl.sum(weight, axis=1)
+            values = tl.load(
+                v_cache + slot[:, None] * VALUE_DIM + value_dim[None, :],
+                mask=known[:, None] & (value_dim < VALUE_DIM)[None, :],
+                other=0.0,
+            )
+            result = tl.dot(weight.to(values.dtype), values, result * decay[:, None])
+            top = best
+        if HAS_SINKS:
+            total += tl.exp(tl.load(sinks + head) - top)
+        total = tl.where(total > 0, total, 1.0)
+        tl.store(
+            out + rows[:, None] * VALUE_DIM + value_dim[None, :],
+            (result / total[:, None]).to(out.dtype.element_ty),
+            mask=row_inside[:, None] & (value_dim < VALUE_DIM)[None, :],
+        )

@@ -1,0 +1,1 @@
+"""Structured output: grammars that say which token may come next."""

@@ -1,0 +1,352 @@
+"""CudaExecutor: ONNX Runtime's CUDA provider with Ortolan's kernels; decode steps replay as CUDA graphs."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from ops.cuda import CudaDevice
+from ops.errors import BundleDamaged, ConfigError, EngineDied, EngineError
+from ops.sample_columns import Number, RowStatus, Setting
+from rtcore.bundle import Bundle
+from rtcore.config import EngineConfig
+from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
+from rtcore.executor.cpu import load_sampler
+from rtcore.executor.cpu_sample import CpuSampler
+from rtcore.executor.cuda_buckets import bucket_for, bucket_sizes
+from rtcore.executor.cuda_kernels import load_kernels
+from rtcore.executor.cuda_memory import DeviceCache, Layout, Staging, choose_blocks
+from rtcore.executor.cuda_session import CudaSession, import_runtime
+from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
+from rtcore.manifest import Variant
+from rtcore.scheduler.batch import context_bucket
+
+logger = logging.getLogger(__name__)
+
+_LOGITS = "logits"
+_BLOCK_SIZE = 16
+
+
+def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CudaExecutor:
+    """The executor of a variant for the target cuda; see rtcore.executor.registry for the errors."""
+    if config.block_size != _BLOCK_SIZE:
+        raise ConfigError(
+            f"block_size is {config.block_size}; on a GPU it must be {_BLOCK_SIZE}.",
+            why="Kernels are compiled for it.",
+            param="block_size",
+        )
+    runtime = import_runtime()
+    device = CudaDevice()
+    try:
+        load_kernels(bundle, variant, device)
+        activations = variant.cache_tensors[0].dtype
+        session = CudaSession(runtime, bundle, variant, device, activations)
+        return CudaExecutor(device, session, load_sampler(bundle, variant, config), bundle, variant, config)
+    except BaseException:
+        device.close()
+        raise
+
+
+class CudaExecutor(Executor):
+    """One session, the cache on the GPU, and a captured graph for each batch size of decode steps.
+
+    A step's small inputs are written into pinned memory and cross in one copy. Steps of decode rows alone are
+    padded to a captured size; all others run eagerly. Everything is queued on one stream: `run` returns before
+    the GPU is done, `sample` and `logits` wait for what they give.
+    """
+
+    def __init__(
+        self,
+        device: CudaDevice,
+        session: CudaSession,
+        sampler: CpuSampler,
+        bundle: Bundle,
+        variant: Variant,
+        config: EngineConfig,
+    ) -> None:
+        self.block_size = config.block_size
+        self.windows = [group.window for group in variant.cache_groups]
+        self.vocab_size = bundle.manifest.dimensions.vocab_size
+        self.device = device
+        self._session: CudaSession | None = session
+        self._check_names(session, variant)
+        self._context = bundle.manifest.dimensions.context_length
+        self._width = math.ceil(self._context / config.block_size)
+        self._tensors = variant.cache_tensors
+        rows = config.max_sequences
+        largest = self._layout(config.max_step_tokens, rows, max(rows, 64), [self._width] * len(self.windows))
+        self._staging = Staging(device, largest.size)
+        self._logit_rows = max(rows, 64)
+        self._logits = device.allocate(4 * self._logit_rows * self.vocab_size)
+        self._ids = device.allocate(16 * self._logit_rows)
+        self._host = device.pinned(16 * self._logit_rows)
+        self._rows = 0
+        self._sampler = sampler
+        self._free_before_cache = self._try_largest(config)
+        blocks = choose_blocks(device, bundle.manifest, variant, config)
+        self.num_blocks = [blocks] * len(self.windows)
+        self._cache = DeviceCache(device, variant.cache_tensors, blocks, config.block_size)
+        self.block_bytes = [
+            sum(self._cache.block_bytes[tensor.name] for tensor in variant.cache_tensors if tensor.group == group)
+            for group in range(len(self.windows))
+        ]
+        self._names = [
+            [tensor.name for tensor in variant.cache_tensors if tensor.group == group]
+            for group in range(len(self.windows))
+        ]
+        self._graphs: dict[int, tuple[Layout, dict[str, np.ndarray[Any, Any]], Any, Int32]] = {}
+        self.sizes = bucket_sizes(config.max_sequences)
+        self._capture()
+
+    def _check_names(self, session: CudaSession, variant: Variant) -> None:
+        """Raise BundleDamaged unless the graph has the inputs and outputs that a step binds."""
+        groups = range(len(self.windows))
+        known = {"input_ids", "positions", "query_start", "seq_lens", "logit_rows", "plan"}
+        known |= {f"block_tables.{group}" for group in groups} | {f"slot_mapping.{group}" for group in groups}
+        caches = {tensor.name for tensor in variant.cache_tensors}
+        results = {tensor.output for tensor in variant.cache_tensors} | {_LOGITS}
+        wrong = (session.inputs - known - caches) | (caches - session.inputs) | (session.outputs ^ results)
+        if wrong:
+            raise BundleDamaged(
+                f"The graph {variant.step} and the manifest disagree about {', '.join(sorted(wrong)[:4])}.",
+                remedy="Export the model anew.",
+                param=variant.step,
+            )
+
+    def _layout(self, tokens: int, rows: int, logit_rows: int, widths: list[int]) -> Layout:
+        shapes: list[tuple[str, tuple[int, ...], Any]] = [
+            ("input_ids", (tokens,), np.int64),
+            ("positions", (tokens,), np.int64),
+            ("logit_rows", (logit_rows,), np.int64),
+            ("query_start", (rows + 1,), np.int32),
+            ("seq_lens", (rows,), np.int32),
+        ]
+        for group, width in enumerate(widths):
+            shapes += [
+                (f"slot_mapping.{group}", (tokens,), np.int32),
+                (f"block_tables.{group}", (rows, width), np.int32),
+            ]
+        return Layout.of(shapes)
+
+    def _bind(self, layout: Layout, cache: DeviceCache, plan: Int32) -> Any:
+        """A binding of a step's inputs in the staging memory, of the cache and of the logits."""
+        if self._session is None:
+            raise EngineDied("The executor was closed.")
+        places = {
+            name: (self._staging.address + offset, shape, dtype.name)
+            for name, (offset, shape, dtype) in layout.places.items()
+        }
+        for tensor in self._tensors:
+            place = (cache.addresses[tensor.name], cache.shapes[tensor.name], tensor.dtype)
+            places[tensor.name] = places[tensor.output] = place
+        rows = layout.places["logit_rows"][1][0]
+        places[_LOGITS] = (self._logits, (rows, self.vocab_size), "float32")
+        return self._session.binding(places, plan)
+
+    def _try_largest(self, config: EngineConfig) -> int:
+        """Run the largest step on a cache of one block, so that what is free afterwards is free for the cache."""
+        tokens = min(config.max_step_tokens, self._context)
+        widths = [math.ceil(tokens / self.block_size)] * len(self.windows)
+        layout = self._layout(tokens, 1, min(self._logit_rows, tokens), widths)
+        views = self._staging.views(layout)
+        for array in views.values():
+            array[...] = 0
+        for group in range(len(self.windows)):
+            views[f"slot_mapping.{group}"][...] = -1
+        views["query_start"][1] = views["seq_lens"][0] = tokens
+        plan = np.array([0, 1, tokens, context_bucket(tokens), tokens, 1], np.int32)
+        cache = DeviceCache(self.device, self._tensors, 1, self.block_size)
+        try:
+            self._staging.send(layout)
+            self._run(self._bind(layout, cache, plan))
+            self.device.synchronize()
+        finally:
+            cache.release()
+        return self.device.memory()[0]
+
+    def _capture(self) -> None:
+        """Capture a decode step of each size, the largest first, so that smaller ones find memory in place."""
+        began, free = time.perf_counter(), self.device.memory()[0]
+        for size in reversed(self.sizes):
+            layout = self._layout(size, size, size, [self._width] * len(self.windows))
+            plan = np.array([size, 0, 1, context_bucket(self._context), size, size], np.int32)
+            views = self._staging.views(layout)
+            for array in views.values():
+                array[...] = 0
+            for group in range(len(self.windows)):
+                views[f"slot_mapping.{group}"][...] = -1
+            binding = self._bind(layout, self._cache, plan)
+            self._staging.send(layout)
+            self._run(binding, size)
+            self.device.synchronize()
+            self._graphs[size] = (layout, views, binding, plan)
+        self.capture_seconds = time.perf_counter() - began
+        self.capture_bytes = free - self.device.memory()[0]
+        logger.info(
+            "Captured %d CUDA graphs in %.1f s, %.0f MB",
+            len(self.sizes),
+            self.capture_seconds,
+            self.capture_bytes / 1e6,
+        )
+
+    def _run(self, binding: Any, graph: int = -1) -> None:
+        if self._session is None:
+            raise EngineDied("The executor was closed.")
+        self._session.run(binding, graph)
+
+    def run(self, inputs: StepInputs) -> None:
+        rows, tokens = len(inputs.seq_lens), len(inputs.input_ids)
+        self._rows = 0
+        size = bucket_for(rows, self.sizes) if tokens == rows == int(inputs.plan[0]) else None
+        # The last step's copy from pinned memory was awaited with its results, unless nobody asked for any.
+        self.device.synchronize()
+        if size is not None and len(inputs.logit_rows) <= size:
+            self._replay(size, inputs)
+        else:
+            self._eager(inputs)
+        self._rows = len(inputs.logit_rows)
+
+    def _replay(self, size: int, inputs: StepInputs) -> None:
+        """Write the step into the places of a captured size, padding after it, and replay."""
+        layout, views, binding, _ = self._graphs[size]
+        rows = len(inputs.seq_lens)
+        views["input_ids"][:rows] = inputs.input_ids
+        views["positions"][:rows] = inputs.positions
+        views["logit_rows"][: len(inputs.logit_rows)] = inputs.logit_rows
+        views["logit_rows"][len(inputs.logit_rows) :] = 0
+        views["query_start"][: rows + 1] = inputs.query_start
+        views["query_start"][rows + 1 :] = rows
+        views["seq_lens"][:rows] = inputs.seq_lens
+        for name in ("input_ids", "positions", "seq_lens"):
+            views[name][rows:] = 0
+        for group, (table, slots) in enumerate(zip(inputs.block_tables, inputs.slot_mapping, strict=True)):
+            views[f"block_tables.{group}"][:rows, : table.shape[1]] = table
+            views[f"slot_mapping.{group}"][:rows] = slots
+            views[f"slot_mapping.{group}"][rows:] = -1
+        self._staging.send(layout)
+        self._run(binding, size)
+
+    def replay_ms(self, inputs: StepInputs, times: int) -> float:
+        """Run a step of decode rows, then its captured graph `times` times: the mean milliseconds of one.
+
+        For measurements; the step writes the same slots each time.
+        """
+        self.run(inputs)
+        size = bucket_for(len(inputs.seq_lens), self.sizes)
+        if size is None:
+            raise EngineError(f"No step of {len(inputs.seq_lens)} rows is captured.", remedy="Raise max_sequences.")
+        binding = self._graphs[size][2]
+        start = self.device.record()
+        for _ in range(times):
+            self._run(binding, size)
+        end = self.device.record()
+        milliseconds = self.device.elapsed(start, end) / times
+        self.device.release_event(start)
+        self.device.release_event(end)
+        return milliseconds
+
+    def _eager(self, inputs: StepInputs) -> None:
+        rows = len(inputs.logit_rows)
+        if rows > self._logit_rows:
+            raise EngineError(
+                f"A step asks for {rows} rows of logits, more than the {self._logit_rows} that there is room for.",
+                remedy="Raise max_sequences.",
+            )
+        widths = [table.shape[1] for table in inputs.block_tables]
+        layout = self._layout(len(inputs.input_ids), len(inputs.seq_lens), rows, widths)
+        views = self._staging.views(layout)
+        for name in ("input_ids", "positions", "logit_rows", "query_start", "seq_lens"):
+            views[name][...] = getattr(inputs, name)
+        for group, (table, slots) in enumerate(zip(inputs.block_tables, inputs.slot_mapping, strict=True)):
+            views[f"block_tables.{group}"][...] = table
+            views[f"slot_mapping.{group}"][...] = slots
+        self._staging.send(layout)
+        self._run(self._bind(layout, self._cache, inputs.plan))
+
+    def logits(self) -> Float32:
+        found = np.empty((self._rows, self.vocab_size), np.float32)
+        if self._rows:
+            self.device.to_host(found, self._logits)
+        self.device.synchronize()
+        return found
+
+    def put_logits(self, rows: Int64, logits: Float32) -> None:
+        for row, values in zip(rows.tolist(), np.ascontiguousarray(logits, np.float32), strict=True):
+            self.device.to_device(self._logits + 4 * row * self.vocab_size, values)
+        self.device.synchronize()
+
+    def sample(self, inputs: SampleInputs) -> SampleOutputs:
+        if not _greedy(inputs):
+            return self._sampler.run(self.logits(), inputs)
+        rows = len(inputs)
+        # Addresses that kernels take are multiples of 16.
+        tops = 8 * (rows + rows % 2)
+        self.device.argmax(self._logits, self._ids, self._ids + tops, rows, self.vocab_size)
+        self.device.to_host(self._host[: tops + 4 * rows], self._ids)
+        self.device.synchronize()
+        ids = self._host[: 8 * rows].view(np.int64).copy()
+        finite = np.isfinite(self._host[tops : tops + 4 * rows].view(np.float32))
+        return SampleOutputs(
+            ids=ids,
+            status=np.where(finite, RowStatus.SOUND, RowStatus.NOT_FINITE).astype(np.int32),
+            logprobs=np.zeros(rows, np.float32),
+            ranks=np.zeros(rows, np.int32),
+            top_ids=np.empty((rows, 0), np.int32),
+            top_logprobs=np.empty((rows, 0), np.float32),
+        )
+
+    def copy_blocks(self, group: int, source: Int32, destination: Int32) -> None:
+        for name in self._names[group]:
+            base, size = self._cache.addresses[name], self._cache.block_bytes[name]
+            for origin, target in zip(source.tolist(), destination.tolist(), strict=True):
+                self.device.copy(base + target * size, base + origin * size, size)
+
+    def save_blocks(self, group: int, blocks: Int32) -> Payload:
+        saved: Payload = []
+        for name in self._names[group]:
+            base, size = self._cache.addresses[name], self._cache.block_bytes[name]
+            held = np.empty((len(blocks), size), np.uint8)
+            for row, block in zip(held, blocks.tolist(), strict=True):
+                self.device.to_host(row, base + block * size)
+            saved.append(held)
+        self.device.synchronize()
+        return saved
+
+    def load_blocks(self, group: int, blocks: Int32, payload: Payload) -> None:
+        for name, held in zip(self._names[group], payload, strict=True):
+            base, size = self._cache.addresses[name], self._cache.block_bytes[name]
+            for row, block in zip(held, blocks.tolist(), strict=True):
+                self.device.to_device(base + block * size, row)
+        self.device.synchronize()
+
+    def release_blocks(self, group: int, blocks: Int32) -> None:
+        """Nothing to give back: the GPU's memory for the cache is taken whole, for as long as the engine lives."""
+
+    def close(self) -> None:
+        if self._session is None:
+            return
+        self._session = None
+        self._sampler.close()
+        self._graphs.clear()
+        self.device.synchronize()
+        self._cache.release()
+        self._staging.release()
+        self.device.release(self._logits)
+        self.device.release(self._ids)
+        self.device.release_pinned(self._host)
+        self.device.close()
+
+
+def _greedy(inputs: SampleInputs) -> bool:
+    """Whether every row takes its most likely token as the logits are, and nothing else is asked for."""
+    numbers, settings = inputs.numbers, inputs.settings
+    return bool(
+        not len(inputs.token_ids)
+        and not len(inputs.bias_ids)
+        and (settings[:, Setting.TEMPERATURE] <= 0).all()
+        and (numbers[:, [Number.LOGPROBS, Number.FORCED, Number.MASK]] < 0).all()
+    )

@@ -1,0 +1,133 @@
+"""Lowering for the GPU: types that agree, keys as the launcher makes them, compilation for every architecture."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("onnx")
+pytest.importorskip("onnx_ir")
+pytest.importorskip("triton")
+
+import onnx
+import onnx_ir as ir
+
+from export.kernels.architecture import DEFAULT, architecture
+from export.kernels.compile import compile_variant
+from export.kernels.pack import pack
+from export.kernels.plan import variants_of
+from export.kernels.variant import Variant
+from export.lowering import LoweredModel, lower
+from export.recipe import recipe_for
+from ops.errors import ConfigError, KernelError
+from rtcore.kernels import KernelSet
+from tests.export.cases import case
+
+pytestmark = pytest.mark.export
+
+NAMES = ["llama", "qwen2", "gemma2", "gpt2", "gpt_neox", "olmo2"]
+
+
+def lowered(name: str, precision: str) -> LoweredModel:
+    chosen = case(name)
+    recipe = recipe_for(precision).for_target("cuda")
+    assert recipe is not None
+    return lower(chosen.captured, recipe, chosen.captured.reader(chosen.checkpoint), "cuda")
+
+
+def variants(name: str, precision: str) -> dict[str, Variant]:
+    model = lowered(name, precision)
+    return {variant.key: variant for variant in variants_of(model.step.graph, model.float_type)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_types_agree_in_every_node(name: str, precision: str) -> None:
+    model = lowered(name, precision)
+    graph = model.step.graph
+    for key, value in list(graph.initializers.items()):
+        if value.const_value is None:
+            del graph.initializers[key]
+            graph.inputs.append(value)
+    onnx.shape_inference.infer_shapes(ir.serde.serialize_model(model.step), strict_mode=True, check_type=True)
+    logits = next(value for value in graph.outputs if value.name == "logits")
+    assert logits.dtype == ir.DataType.FLOAT
+    wanted = {"bfloat16": ir.DataType.BFLOAT16, "float16": ir.DataType.FLOAT16}[model.float_type]
+    assert {value.dtype for value in graph.inputs if value.name and "cache" in value.name} == {wanted}
+
+
+def test_two_precisions_of_one_model_do_not_disturb_each_other() -> None:
+    first, second = lowered("llama", "bf16"), lowered("llama", "fp16")
+    for model, wanted in ((first, ir.DataType.BFLOAT16), (second, ir.DataType.FLOAT16)):
+        types = {output.dtype for node in model.step.graph for output in node.outputs}
+        assert types == {wanted, ir.DataType.FLOAT}
+
+
+def test_a_llamas_kernels() -> None:
+    found = variants("llama", "bf16")
+    assert {key.split("/")[0] for key in found} == {
+        *("rms_norm", "add_rms_norm", "gated_activation", "linear_row", "linear_tile"),
+        *("attention_prepare", "attention_decode", "attention_merge", "attention_prefill", "argmax_part", "argmax"),
+    }
+    assert "linear_row/bfloat16/same/plain/silu" in found
+    assert "linear_tile/bfloat16/float32/plain/none" in found
+    assert found["linear_row/bfloat16/same/plain/none"].letters() == "PPPPII"
+
+
+def test_quantised_kernels_name_their_form() -> None:
+    found = variants("llama", "int4")
+    assert "quant_row/float16/4.32/same/plain/silu" in found
+    assert "quant_row/float16/8.32/float32/plain/none" in found
+    assert {"dequantise/float16/4.32", "quant_gather/float16/8.32"} <= set(found)
+
+
+def test_a_width_that_is_no_multiple_of_16_is_not_compiled_as_one() -> None:
+    letters = variants("llama_odd_width", "bf16")["add_rms_norm/bfloat16"].letters()
+    assert letters == "PPPPPif"
+
+
+def test_fp32_is_not_for_a_gpu() -> None:
+    assert recipe_for("fp32").for_target("cuda") is None
+    assert recipe_for("bf16").for_target("cpu") is None
+    chosen = case("llama")
+    with pytest.raises(ConfigError, match="fp32"):
+        lower(chosen.captured, recipe_for("fp32"), chosen.captured.reader(chosen.checkpoint), "cuda")
+
+
+def test_an_unknown_architecture_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match="75") as caught:
+        architecture("sm_75")
+    assert "gfx942" in caught.value.remedy
+
+
+def test_packed_kernels_come_with_their_index() -> None:
+    chosen = variants("llama", "bf16")
+    files = dict(pack([chosen["argmax"], chosen["rms_norm/bfloat16"]], architecture("90")))
+    index = msgspec.json.decode(files["kernels/sm_90/kernels.json"], type=KernelSet)
+    assert [record.key for record in index.kernels] == ["argmax", "rms_norm/bfloat16"]
+    for record in index.kernels:
+        assert files[f"kernels/sm_90/{record.file}"][:4] == b"\x7fELF"
+    assert index.kernels[1].arguments == "PPPIf"
+
+
+def test_what_does_not_compile_is_named() -> None:
+    variant = variants("llama", "bf16")["argmax"]
+    broken = Variant("broken", "argmax", variant.function, {**variant.types, "ids": "*nonsense"}, frozenset(), {})
+    with pytest.raises(KernelError, match="broken"):
+        compile_variant(broken, architecture("90"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [*map(str, DEFAULT), "gfx942"])
+def test_every_kernel_compiles_for_every_architecture(target: str) -> None:
+    chosen = variants("llama", "int8") | variants("qwen2", "bf16") | variants("gemma2", "fp16")
+    kernels: dict[str, Variant] = {}
+    for variant in chosen.values():
+        kernels.setdefault(variant.kernel, variant)
+    assert len(kernels) >= 16
+    for variant in kernels.values():
+        for compiled in compile_variant(variant, architecture(target)):
+            assert compiled.binary
+            assert compiled.shared <= architecture(target).shared_memory

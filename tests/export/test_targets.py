@@ -1,0 +1,42 @@
+"""What --target names, and which precisions each target has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from export.pipeline import ExportOptions
+from export.targets import CPU, targets_of
+from ops.errors import ConfigError
+
+
+def test_targets_and_their_architectures() -> None:
+    cpu, cuda = targets_of("cpu, cuda:90,cuda:sm_80,cuda:90,cuda:gfx942")
+    assert cpu == CPU
+    assert [one.name for one in cuda.architectures] == ["sm_90", "sm_80", "gfx942"]
+    (every,) = targets_of("cuda")
+    assert [one.name for one in every.architectures] == ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
+
+
+@pytest.mark.parametrize("text", ["", "tpu", "cuda:", "cuda:75", "cpu:90", "cuda:90,"])
+def test_other_targets_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        targets_of(text)
+
+
+def test_a_precision_is_exported_for_the_targets_that_have_it(tmp_path: Path) -> None:
+    options = ExportOptions(tmp_path, tmp_path / "out", ("fp32", "bf16", "int8"), targets_of("cpu,cuda:90"))
+    found = [(recipe.precision, target.name, recipe.float_type) for recipe, target in options.recipes()]
+    assert found == [
+        ("fp32", "cpu", "float32"),
+        ("bf16", "cuda", "bfloat16"),
+        ("int8", "cpu", "float32"),
+        ("int8", "cuda", "float16"),
+    ]
+
+
+def test_a_precision_that_no_target_has_is_refused(tmp_path: Path) -> None:
+    options = ExportOptions(tmp_path, tmp_path / "out", ("bf16",))
+    with pytest.raises(ConfigError, match="bf16"):
+        options.recipes()

@@ -1,0 +1,120 @@
+"""Attention over a paged cache: preparation, decode in pieces, prefill. What nothing may read holds NaN."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ops.triton.attention_decode import attention_decode_kernel, attention_merge_kernel
+from ops.triton.attention_prefill import attention_prefill_kernel
+from ops.triton.attention_prepare import attention_prepare_kernel
+from tests.ops.attention_case import Case, Shape, make_case
+from tests.ops.triton.tools import UNIT, poisoned, rounded, tensor, wide
+
+SHAPES = {
+    "plain": Shape(((40, 1), (0, 1), (150, 1)), packed=True),
+    "window": Shape(((40, 1), (90, 1), (3, 1)), window=20, packed=True),
+    "softcap and sinks": Shape(((70, 1), (5, 1)), softcap=5.0, sinks=True, interleaved=True),
+    "norms": Shape(((33, 1), (8, 1)), norm=True, rotary_dims=8),
+    "one head each": Shape(((33, 1), (65, 1)), heads=2, head_dim=24, value_dim=16, rotary_dims=0),
+    "prompts": Shape(((0, 5), (0, 40), (17, 33)), packed=True),
+    "prompts in a window": Shape(((0, 70), (50, 20)), window=17),
+    "prompts with sinks": Shape(((0, 20), (30, 3)), softcap=5.0, sinks=True, norm=True),
+    "mixed": Shape(((50, 1), (12, 1), (0, 30), (16, 5)), packed=True),
+    "written before": Shape(((20, 1), (0, 18)), skipped_writes=True, packed=True),
+    "padded": Shape(((20, 1), (140, 1)), packed=True, padding_tokens=2, padding_sequences=2),
+}
+PIECE, PIECES = 64, 4
+
+
+def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(out, k_cache, v_cache) by the kernels, launched as the library launches them."""
+    shape, arrays = case.shape, case.arrays
+    given = {name: tensor(array, device) for name, array in arrays.items() if array.dtype.kind == "i"}
+    given |= {name: tensor(arrays[name], device, dtype) for name in ("q", "k", "v") if name in arrays}
+    k_cache, v_cache = (tensor(arrays[name], device, dtype) for name in ("k_cache", "v_cache"))
+    none = torch.zeros(1, device=device)
+    extra = {
+        name: tensor(arrays[name], device) for name in ("rope_table", "q_norm", "k_norm", "sinks") if name in arrays
+    }
+    tokens = len(arrays["q"])
+    heads, kv_heads = shape.heads, shape.kv_heads
+    q = given["q"]
+    k = given.get("k", q[:, heads * shape.head_dim :])
+    v = given.get("v", q[:, (heads + kv_heads) * shape.head_dim :])
+    turned = poisoned((tokens, heads, shape.head_dim), device, dtype)
+    out = poisoned((tokens, heads * shape.value_dim), device, dtype)
+    dims = {"HEAD_DIM": shape.head_dim, "VALUE_DIM": shape.value_dim}
+    block = max(16, 1 << (max(shape.head_dim, shape.value_dim) - 1).bit_length())
+    attention_prepare_kernel[(tokens, heads + 2 * kv_heads)](
+        q, k, v, turned, k_cache, v_cache, given["slot_mapping"], given["positions"],
+        extra.get("rope_table", none), extra.get("q_norm", none), extra.get("k_norm", none),
+        q.stride(0), k.stride(0), v.stride(0), shape.attributes.norm_epsilon,
+        HEADS=heads, KV_HEADS=kv_heads, **dims, ROTARY=shape.rotary_dims, INTERLEAVED=int(shape.interleaved),
+        HAS_Q_NORM=int(shape.norm), HAS_K_NORM=int(shape.norm), BLOCK_D=block,
+    )  # fmt: skip
+    counts = np.diff(arrays["query_start"])
+    decodes = 0
+    while decodes < len(counts) and counts[decodes] == 1:
+        decodes += 1
+    prompts = len(shape.sequences) - decodes
+    # Rows of padding decode as sequences of length 0; with prompts there are none.
+    rows = decodes if prompts else tokens
+    width = arrays["block_tables"].shape[1]
+    flags = {
+        "HAS_SINKS": int(shape.sinks), "HAS_WINDOW": int(shape.window > 0), "BLOCK_N": 16,
+    }  # fmt: skip
+    scores = {
+        "BLOCK_SIZE": shape.block_size,
+        "HAS_SOFTCAP": int(shape.softcap > 0),
+        "BLOCK_D": block,
+        "BLOCK_V": block,
+    }
+    sinks = extra.get("sinks", none)
+    floats = (shape.scale, shape.softcap, shape.window)
+    if rows:
+        partial = poisoned((rows, heads, PIECES, shape.value_dim), device, "float32")
+        stats = poisoned((rows, heads, PIECES, 2), device, "float32")
+        attention_decode_kernel[(rows, kv_heads, PIECES)](
+            turned, k_cache, v_cache, given["block_tables"], given["seq_lens"], sinks, out, partial, stats,
+            *floats, width, PIECES,
+            KV_HEADS=kv_heads, GROUP=heads // kv_heads, **dims, **flags, **scores, BLOCK_H=16,
+            PIECE=PIECE, PIECES=PIECES,
+        )  # fmt: skip
+        attention_merge_kernel[(rows, heads)](
+            partial, stats, given["seq_lens"], sinks, out, shape.window, PIECES,
+            HEADS=heads, VALUE_DIM=shape.value_dim, **flags, BLOCK_V=block, PIECE=PIECE, PIECES=PIECES,
+        )  # fmt: skip
+    if prompts:
+        longest = int(counts.max())
+        attention_prefill_kernel[(-(-longest // 16), heads, prompts)](
+            turned, k_cache, v_cache, given["block_tables"], given["query_start"], given["seq_lens"], sinks, out,
+            *floats, width, decodes,
+            HEADS=heads, KV_HEADS=kv_heads, **dims, **flags, **scores, BLOCK_M=16,
+        )  # fmt: skip
+    return out, k_cache, v_cache
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_attention(device: str, dtype: str, name: str) -> None:
+    case = make_case(replace(SHAPES[name], half=True), seed=len(name))
+    for key in ("q", "k", "v", "k_cache", "v_cache"):
+        if key in case.arrays:
+            case.arrays[key] = rounded(case.arrays[key], dtype).astype(np.float32)
+    out, k_cache, v_cache = launch(case, device, dtype)
+    exact = case.copy()
+    expected = exact.reference(write=True)
+    for name_, found in (("k_cache", k_cache), ("v_cache", v_cache)):
+        stored = exact.arrays[name_].astype(np.float64)
+        written = np.isfinite(stored)
+        assert (np.isfinite(wide(found)) == written).all()
+        assert np.abs(wide(found) - stored)[written].max() <= UNIT[dtype] * (1e-3 + np.abs(stored[written]).max())
+    # Queries, keys and weights are each rounded once to the type: a score of size s is off by s units, and so is
+    # the weight of its key; the output by that share of the largest value.
+    score = case.shape.scale * case.shape.head_dim * 9 + 4
+    bound = UNIT[dtype] * score * np.abs(wide(v_cache)[np.isfinite(wide(v_cache))]).max()
+    assert np.isfinite(wide(out)).all()
+    assert np.abs(wide(out) - expected).max() <= bound

@@ -1,0 +1,118 @@
+"""Products with quantised weights, their dequantisation and the embedding, in every form of the layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ops.cuda_layout import pack_rows, row_bytes, unpack_rows
+from ops.layout import Codes, QuantForm
+from ops.reference.gated_activation import gated_activation
+from ops.triton.gather import quant_gather_kernel
+from ops.triton.quant_matmul import dequantise_kernel, quant_row_kernel, quant_tile_kernel
+from tests.ops.triton.conftest import INTERPRETED
+from tests.ops.triton.tools import check, poisoned, rounded, tensor
+
+FORMS = [
+    QuantForm(4, 32),
+    QuantForm(4, 128),
+    QuantForm(4, 32, minima=True),
+    QuantForm(8, 16),
+    QuantForm(8, 64),
+    QuantForm(8, 32, minima=True),
+]
+DTYPE = "float16"
+
+
+def name_of(form: QuantForm) -> str:
+    return f"int{form.bits}.{form.group}{'.minima' if form.minima else ''}"
+
+
+def random_codes(form: QuantForm, rows: int, columns: int) -> Codes:
+    random = np.random.default_rng(form.group + rows)
+    groups = -(-columns // form.group)
+    values = random.integers(0, 1 << form.bits, (rows, groups, form.group)).astype(np.uint8)
+    # Padding columns hold the code that stands for zero, or 0 with minima.
+    values.reshape(rows, -1)[:, columns:] = 0 if form.minima else 1 << (form.bits - 1)
+    scales = (random.uniform(0.5, 1.5, (rows, groups)) * 2.0**-form.bits).astype(np.float16).astype(np.float32)
+    minima = -scales * 2.0 ** (form.bits - 1)
+    return Codes(values, scales, minima.astype(np.float16).astype(np.float32) if form.minima else None)
+
+
+def arguments(packed: np.ndarray, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The packed rows as words and as float16, the same memory."""
+    words = tensor(packed.view(np.int32), device)
+    return words, words.view(torch.float16)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=name_of)
+def test_layout_gives_back_what_it_was_given(form: QuantForm) -> None:
+    codes = random_codes(form, 5, 90)
+    packed = pack_rows(form, codes)
+    assert packed.shape == (5, row_bytes(form, 90))
+    found = unpack_rows(form, packed, 90)
+    assert (found.values == codes.values).all()
+    assert (found.scales == codes.scales).all()
+    assert (found.minima is None) == (codes.minima is None)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=name_of)
+@pytest.mark.parametrize(("rows", "width", "columns"), [(1, 24, 128), (1, 21, 200), (3, 20, 200), (17, 32, 128)])
+@pytest.mark.parametrize("gated", [False, True])
+def test_quant_matmul(device: str, form: QuantForm, rows: int, width: int, columns: int, gated: bool) -> None:
+    height = width * (2 if gated else 1)
+    codes = random_codes(form, height, columns)
+    packed = pack_rows(form, codes)
+    random = np.random.default_rng(columns)
+    x, bias = random.normal(0, 1, (rows, columns)), random.normal(0, 1, height)
+    y = poisoned((rows, width), device, DTYPE)
+    words, scales = arguments(packed, device)
+    given = tensor(x, device, DTYPE), words, scales, tensor(bias, device, DTYPE), y
+    sizes = (width, columns, codes.values.shape[1], packed.shape[1])
+    flags = {
+        "BITS": form.bits,
+        "GROUP": form.group,
+        "MINIMA": int(form.minima),
+        "HAS_BIAS": 1,
+        "ACTIVATION": int(gated),
+    }
+    if rows == 1:
+        quant_row_kernel[(-(-width // 4),)](
+            *given, *sizes, **flags, PACKED=int(not INTERPRETED), BLOCK_N=4, BLOCK_W=32
+        )
+    else:
+        quant_tile_kernel[(-(-width // 16), -(-rows // 16))](
+            *given, rows, *sizes, **flags, BLOCK_M=16, BLOCK_N=16, BLOCK_W=16
+        )
+    weights = codes.dequantised(form.bits)[:, :columns].astype(np.float64)
+    product = rounded(x, DTYPE) @ weights.T + rounded(bias, DTYPE)
+    expected = gated_activation(product) if gated else product
+    # Products are rounded to float16 before they are added: the reach is what they add up to, and the gate's slope.
+    reach = np.abs(rounded(x, DTYPE)) @ np.abs(weights).T
+    if form.minima:
+        reach = reach + np.abs(rounded(x, DTYPE)).sum(axis=1, keepdims=True)
+    if gated:
+        gate, up = reach[:, :width], reach[:, width:]
+        reach = gate * (1 + np.abs(product[:, width:])) + up * (1 + np.abs(product[:, :width]))
+    check(y, expected, reach, DTYPE)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=name_of)
+def test_dequantise_and_gather(device: str, form: QuantForm) -> None:
+    rows, columns = 9, 200
+    codes = random_codes(form, rows, columns)
+    packed = pack_rows(form, codes)
+    words, scales = arguments(packed, device)
+    weights = codes.dequantised(form.bits)[:, :columns].astype(np.float64)
+    flags = {"BITS": form.bits, "GROUP": form.group, "MINIMA": int(form.minima), "BLOCK_W": 32}
+    blocks = -(-packed.shape[1] // 4 // 32)
+    out = poisoned((rows, columns), device, DTYPE)
+    sizes = (columns, codes.values.shape[1], packed.shape[1])
+    dequantise_kernel[(rows, blocks)](words, scales, out, *sizes, **flags)
+    check(out, weights, 2.0, DTYPE)
+    ids = np.array([3, 8, 0, 3, -1, 9], np.int64)
+    y = poisoned((len(ids), columns), device, DTYPE)
+    quant_gather_kernel[(len(ids), blocks)](words, scales, tensor(ids, device), y, rows, *sizes, **flags)
+    expected = np.where((ids >= 0)[:, None] & (ids < rows)[:, None], weights[np.clip(ids, 0, rows - 1)], 0.0)
+    check(y, expected, 1.0, DTYPE)

@@ -1,0 +1,162 @@
+"""Compiling beside the engine: cache, bounds, and what hostile specifications come to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from ops.errors import InvalidRequest, ResourceError
+from rtcore.decoding.grammar.check_process import CheckProcess
+from rtcore.decoding.grammar.compiler import GrammarCompiler
+from rtcore.decoding.grammar.source import GrammarError
+from rtcore.decoding.grammar.spec import StructuredOutputs
+from rtcore.decoding.grammar.vocabulary import Encode, GrammarVocabulary
+from tests.rtcore.decoding.grammar.hostile import REFUSED, SERVED
+from tests.rtcore.decoding.grammar.words import STOP, VOCAB_SIZE, load_words
+
+SECONDS = 1.0
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[GrammarCompiler]:
+    made = GrammarCompiler(load_words, seconds=SECONDS)
+    yield made
+    made.close()
+
+
+def result(compiler: GrammarCompiler, **spec: Any) -> Any:
+    return compiler.compile(StructuredOutputs(**spec)).result(30)
+
+
+def test_equal_specifications_are_compiled_once(compiler: GrammarCompiler) -> None:
+    before = compiler.compiled
+    first = compiler.compile(StructuredOutputs(regex="once"))
+    assert compiler.compile(StructuredOutputs(regex="once", field="guided_regex")) is first
+    first.result(30)
+    assert compiler.compile(StructuredOutputs(regex="once")) is first
+    assert compiler.compiled == before + 1
+
+
+def test_refusals_are_kept_too(compiler: GrammarCompiler) -> None:
+    before = compiler.compiled
+    for _ in range(2):
+        with pytest.raises(GrammarError):
+            result(compiler, regex="((")
+    assert compiler.compiled == before + 1
+
+
+def test_each_sequence_gets_a_state_of_its_own(compiler: GrammarCompiler) -> None:
+    spec = StructuredOutputs(choice=["ab", "ac"])
+    grammar = compiler.compile(spec).result(30)
+    first, second = (grammar.start(spec, frozenset({STOP}), VOCAB_SIZE) for _ in range(2))
+    first.accept([3 + ord("a") - 32, 3 + ord("b") - 32])
+    assert second.accepted == 0
+    assert second.valid([3 + ord("a") - 32, 3 + ord("c") - 32]) == 2
+
+
+def test_the_oldest_go_when_there_are_too_many() -> None:
+    compiler = GrammarCompiler(load_words, max_grammars=2)
+    try:
+        for text in ("a", "b"):
+            result(compiler, regex=text)
+        result(compiler, regex="a")
+        result(compiler, regex="c")
+        before = compiler.compiled
+        result(compiler, regex="a")
+        assert compiler.compiled == before, "the one that was asked for last went"
+        result(compiler, regex="b")
+        assert compiler.compiled == before + 1
+        assert len(compiler) <= 2
+    finally:
+        compiler.close()
+
+
+def test_the_oldest_go_when_they_are_too_large() -> None:
+    compiler = GrammarCompiler(load_words, max_bytes=1)
+    try:
+        for text in ("a", "b", "c"):
+            result(compiler, regex=text * 100)
+        compiler.compile(StructuredOutputs(regex="d")).result(30)
+        assert len(compiler) == 1
+    finally:
+        compiler.close()
+
+
+def test_a_vocabulary_that_cannot_be_read_is_tried_again() -> None:
+    calls = []
+
+    def load() -> tuple[GrammarVocabulary, Encode]:
+        calls.append(None)
+        if len(calls) == 1:
+            raise ResourceError("no")
+        return load_words()
+
+    compiler = GrammarCompiler(load)
+    try:
+        with pytest.raises(ResourceError):
+            result(compiler, regex="a")
+        assert result(compiler, regex="a").size > 0
+    finally:
+        compiler.close()
+
+
+def test_closing_leaves_no_process_behind() -> None:
+    compiler = GrammarCompiler(load_words)
+    result(compiler, regex="a")
+    pids = [checker.pid for checker in compiler._checkers]
+    compiler.close()
+    compiler.close()
+    for pid in pids:
+        assert pid is not None
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_hostile_specifications_are_refused_in_time(compiler: GrammarCompiler, name: str) -> None:
+    began = time.monotonic()
+    with pytest.raises((GrammarError, InvalidRequest)) as caught:
+        result(compiler, **REFUSED[name])
+    assert str(caught.value)
+    # The bound is the check's own and a process to start anew, many times over; without one some take minutes.
+    assert time.monotonic() - began < 20 * SECONDS
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_what_only_looks_hostile_is_served(compiler: GrammarCompiler, name: str) -> None:
+    assert result(compiler, **SERVED[name]).size >= 0
+
+
+def test_a_check_that_takes_too_long_is_given_up_and_the_next_one_works() -> None:
+    checker = CheckProcess(load_words()[0], seconds=0.3)
+    try:
+        checker.check("regex", "a")
+        with pytest.raises(GrammarError, match=r"longer than 0\.3 s"):
+            checker.check("json", '{"type":"integer","multipleOf":1000003}')
+        assert checker.check("regex", "b") >= 0
+    finally:
+        checker.close()
+
+
+def test_a_process_that_dies_in_a_check_is_started_anew() -> None:
+    checker = CheckProcess(load_words()[0], seconds=30)
+    try:
+        checker.check("regex", "a")
+        pid = checker.pid
+        assert pid is not None
+        with ThreadPoolExecutor(1) as pool:
+            checking = pool.submit(checker.check, "json", '{"type":"integer","multipleOf":1000003}')
+            time.sleep(0.1)
+            os.kill(pid, signal.SIGSEGV)
+            with pytest.raises(GrammarError, match="nested too deeply"):
+                checking.result(30)
+        assert checker.check("regex", "b") >= 0
+        assert checker.pid != pid
+    finally:
+        checker.close()
