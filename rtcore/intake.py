@@ -62,7 +62,9 @@ class Intake:
         self._hooks.attach(sequence)
         waits = self.grammars.enter(sequence)
         self._number += 1
-        if not waits:
+        if waits:
+            self._scheduler.watch(sequence)
+        else:
             self._scheduler.add(sequence)
         return sequence, waits
 
@@ -80,5 +82,4 @@ class Intake:
         """Take a sequence out of whatever state it is in."""
         if self.grammars.discard(sequence):
             sequence.status = Status.FINISHED
-        else:
-            self._scheduler.remove(sequence)
+        self._scheduler.remove(sequence)

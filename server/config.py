@@ -27,6 +27,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     insecure: Annotated[bool, Meta(description="allow a host that other machines can reach")] = False
     model_name: Annotated[str | None, Meta(description="name that clients call the model by")] = None
     precision: Annotated[str | None, Meta(description="precision to run, by default the bundle's")] = None
+    target: Annotated[Literal["cpu", "cuda"], Meta(description="what to run on: cpu or cuda")] = "cpu"
     threads: Annotated[Positive | None, Meta(description="threads of the engine, by default one a core")] = None
     cache_bytes: Annotated[Bytes | None, Meta(description="memory for the KV cache, such as 2GiB")] = None
     block_size: Annotated[Positive, Meta(description="tokens in a cache block")] = 16

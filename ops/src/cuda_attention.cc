@@ -13,7 +13,7 @@ int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
 int64_t room(int64_t bytes) { return up(bytes, kAlignment) * kAlignment; }
 
-void expect(const Call& call, const Tensor& tensor, const char* name, const std::vector<int64_t>& shape) {
+void expect(const Call& call, const Tensor& tensor, const char* name, const Shape& shape) {
   if (tensor.shape == shape) return;
   call.refuse(std::string("input ") + name + " has shape " + shape_text(tensor.shape) +
               ", but the other inputs ask for " + shape_text(shape) + ".");
@@ -49,7 +49,7 @@ PagedAttention::Inputs PagedAttention::read(const Call& call) const {
   if (call.optional_input(15, "k_scale").present || call.optional_input(16, "v_scale").present)
     call.refuse("inputs k_scale and v_scale are for a quantised cache, which the GPU kernels do not have.");
   if (in.k_cache.shape.size() != 4 || in.v_cache.shape.size() != 4 || in.k_cache.shape[2] != attributes_.kv_heads ||
-      !std::equal(in.v_cache.shape.begin(), in.v_cache.shape.begin() + 3, in.k_cache.shape.begin())) {
+      !std::equal(in.v_cache.shape.data(), in.v_cache.shape.data() + 3, in.k_cache.shape.data())) {
     call.refuse("inputs k_cache and v_cache have shapes " + shape_text(in.k_cache.shape) + " and " +
                 shape_text(in.v_cache.shape) + ". Give [blocks, block_size, " + std::to_string(attributes_.kv_heads) +
                 ", dims], alike but for the dims.");

@@ -50,7 +50,7 @@ void GatedActivation::compute(const Call& call) const {
     call.refuse("input x has shape " + shape_text(x.shape) +
                 ", but its last axis must hold gate | up, two equal halves.");
   }
-  std::vector<int64_t> shape = x.shape;
+  Shape shape = x.shape;
   const int64_t width = shape.back() /= 2;
   const Tensor y = call.output(0, "y", shape);
   if (y.count == 0) return;

@@ -53,7 +53,7 @@ Shape shape_of(const Call& call, const Tensor& x, int64_t height, int64_t column
     call.refuse("input x has shape " + shape_text(x.shape) + ", but the weights have " + std::to_string(columns) +
                 " columns. Give [tokens, " + std::to_string(columns) + "].");
   }
-  if (bias.present && bias.shape != std::vector<int64_t>{height}) {
+  if (bias.present && bias.shape != ortolan::Shape{height}) {
     call.refuse("input bias has shape " + shape_text(bias.shape) + ", but the weights have " +
                 std::to_string(height) + " rows.");
   }
@@ -156,7 +156,7 @@ void QuantGather::compute(const Call& call) const {
     call.refuse("input weights has shape " + shape_text(w.shape) + ", but the node names " + std::to_string(rows_) +
                 " rows. Give [rows, bytes of a row].");
   }
-  std::vector<int64_t> shape = ids.shape;
+  ortolan::Shape shape = ids.shape;
   shape.push_back(columns_);
   const Tensor y = call.output(0, "y", shape);
   if (y.count == 0) return;

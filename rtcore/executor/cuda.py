@@ -11,7 +11,6 @@ import numpy as np
 
 from ops.cuda import CudaDevice
 from ops.errors import BundleDamaged, ConfigError, EngineDied, EngineError
-from ops.sample_columns import Number, RowStatus, Setting
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
@@ -20,6 +19,7 @@ from rtcore.executor.cpu_sample import CpuSampler
 from rtcore.executor.cuda_buckets import bucket_for, bucket_sizes
 from rtcore.executor.cuda_kernels import load_kernels
 from rtcore.executor.cuda_memory import DeviceCache, Layout, Staging, choose_blocks
+from rtcore.executor.cuda_sample import GreedySampler, greedy
 from rtcore.executor.cuda_session import CudaSession, import_runtime
 from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
 from rtcore.manifest import Variant
@@ -82,8 +82,7 @@ class CudaExecutor(Executor):
         self._staging = Staging(device, largest.size)
         self._logit_rows = max(rows, 64)
         self._logits = device.allocate(4 * self._logit_rows * self.vocab_size)
-        self._ids = device.allocate(16 * self._logit_rows)
-        self._host = device.pinned(16 * self._logit_rows)
+        self._greedy = GreedySampler(device, self._logit_rows, self.vocab_size)
         self._rows = 0
         self._sampler = sampler
         self._free_before_cache = self._try_largest(config)
@@ -92,10 +91,6 @@ class CudaExecutor(Executor):
         self._cache = DeviceCache(device, variant.cache_tensors, blocks, config.block_size)
         self.block_bytes = [
             sum(self._cache.block_bytes[tensor.name] for tensor in variant.cache_tensors if tensor.group == group)
-            for group in range(len(self.windows))
-        ]
-        self._names = [
-            [tensor.name for tensor in variant.cache_tensors if tensor.group == group]
             for group in range(len(self.windows))
         ]
         self._graphs: dict[int, tuple[Layout, dict[str, np.ndarray[Any, Any]], Any, Int32]] = {}
@@ -280,48 +275,18 @@ class CudaExecutor(Executor):
         self.device.synchronize()
 
     def sample(self, inputs: SampleInputs) -> SampleOutputs:
-        if not _greedy(inputs):
-            return self._sampler.run(self.logits(), inputs)
-        rows = len(inputs)
-        # Addresses that kernels take are multiples of 16.
-        tops = 8 * (rows + rows % 2)
-        self.device.argmax(self._logits, self._ids, self._ids + tops, rows, self.vocab_size)
-        self.device.to_host(self._host[: tops + 4 * rows], self._ids)
-        self.device.synchronize()
-        ids = self._host[: 8 * rows].view(np.int64).copy()
-        finite = np.isfinite(self._host[tops : tops + 4 * rows].view(np.float32))
-        return SampleOutputs(
-            ids=ids,
-            status=np.where(finite, RowStatus.SOUND, RowStatus.NOT_FINITE).astype(np.int32),
-            logprobs=np.zeros(rows, np.float32),
-            ranks=np.zeros(rows, np.int32),
-            top_ids=np.empty((rows, 0), np.int32),
-            top_logprobs=np.empty((rows, 0), np.float32),
-        )
+        if greedy(inputs):
+            return self._greedy.run(self._logits, len(inputs))
+        return self._sampler.run(self.logits(), inputs)
 
     def copy_blocks(self, group: int, source: Int32, destination: Int32) -> None:
-        for name in self._names[group]:
-            base, size = self._cache.addresses[name], self._cache.block_bytes[name]
-            for origin, target in zip(source.tolist(), destination.tolist(), strict=True):
-                self.device.copy(base + target * size, base + origin * size, size)
+        self._cache.copy_blocks(group, source, destination)
 
     def save_blocks(self, group: int, blocks: Int32) -> Payload:
-        saved: Payload = []
-        for name in self._names[group]:
-            base, size = self._cache.addresses[name], self._cache.block_bytes[name]
-            held = np.empty((len(blocks), size), np.uint8)
-            for row, block in zip(held, blocks.tolist(), strict=True):
-                self.device.to_host(row, base + block * size)
-            saved.append(held)
-        self.device.synchronize()
-        return saved
+        return self._cache.save_blocks(group, blocks)
 
     def load_blocks(self, group: int, blocks: Int32, payload: Payload) -> None:
-        for name, held in zip(self._names[group], payload, strict=True):
-            base, size = self._cache.addresses[name], self._cache.block_bytes[name]
-            for row, block in zip(held, blocks.tolist(), strict=True):
-                self.device.to_device(base + block * size, row)
-        self.device.synchronize()
+        self._cache.load_blocks(group, blocks, payload)
 
     def release_blocks(self, group: int, blocks: Int32) -> None:
         """Nothing to give back: the GPU's memory for the cache is taken whole, for as long as the engine lives."""
@@ -336,17 +301,5 @@ class CudaExecutor(Executor):
         self._cache.release()
         self._staging.release()
         self.device.release(self._logits)
-        self.device.release(self._ids)
-        self.device.release_pinned(self._host)
+        self._greedy.release()
         self.device.close()
-
-
-def _greedy(inputs: SampleInputs) -> bool:
-    """Whether every row takes its most likely token as the logits are, and nothing else is asked for."""
-    numbers, settings = inputs.numbers, inputs.settings
-    return bool(
-        not len(inputs.token_ids)
-        and not len(inputs.bias_ids)
-        and (settings[:, Setting.TEMPERATURE] <= 0).all()
-        and (numbers[:, [Number.LOGPROBS, Number.FORCED, Number.MASK]] < 0).all()
-    )

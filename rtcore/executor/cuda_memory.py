@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ops.cuda import CudaDevice
 from ops.errors import CacheTooSmall
 from rtcore.config import EngineConfig
+from rtcore.executor.base import Int32, Payload
 from rtcore.manifest import CacheTensor, Manifest, Variant
 
 Array = NDArray[Any]
@@ -59,7 +60,37 @@ class DeviceCache:
             self.release()
             raise
 
+    def _group(self, group: int) -> list[tuple[int, int]]:
+        """Address and block size in bytes of each tensor of a group, in the manifest's order."""
+        names = [tensor.name for tensor in self.tensors if tensor.group == group]
+        return [(self.addresses[name], self.block_bytes[name]) for name in names]
+
+    def copy_blocks(self, group: int, source: Int32, destination: Int32) -> None:
+        """Queue the copy of whole blocks of all tensors of a group, in order."""
+        for base, size in self._group(group):
+            for origin, target in zip(source.tolist(), destination.tolist(), strict=True):
+                self._device.copy(base + target * size, base + origin * size, size)
+
+    def save_blocks(self, group: int, blocks: Int32) -> Payload:
+        """Whole blocks in host memory: for each tensor of a group uint8 [n, bytes of a block]."""
+        saved: Payload = []
+        for base, size in self._group(group):
+            held = np.empty((len(blocks), size), np.uint8)
+            for row, block in zip(held, blocks.tolist(), strict=True):
+                self._device.to_host(row, base + block * size)
+            saved.append(held)
+        self._device.synchronize()
+        return saved
+
+    def load_blocks(self, group: int, blocks: Int32, payload: Payload) -> None:
+        """Write what `save_blocks` gave into as many blocks."""
+        for (base, size), held in zip(self._group(group), payload, strict=True):
+            for row, block in zip(held, blocks.tolist(), strict=True):
+                self._device.to_device(base + block * size, row)
+        self._device.synchronize()
+
     def release(self) -> None:
+        """Give the memory back."""
         for address in self.addresses.values():
             self._device.release(address)
         self.addresses = {}
@@ -106,5 +137,6 @@ class Staging:
         self._device.to_device(self.address, self.host[: layout.size])
 
     def release(self) -> None:
+        """Give the memory back."""
         self._device.release(self.address)
         self._device.release_pinned(self.host)

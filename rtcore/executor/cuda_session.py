@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from ops.cuda import CudaDevice
 from ops.errors import BundleDamaged, EngineError, MissingExtra, OutOfDeviceMemory, WrongTarget
@@ -68,7 +65,7 @@ class CudaSession:
             self._session = runtime.InferenceSession(graph, options, providers=[(PROVIDER, settings)])
         except Exception as error:
             # ONNX Runtime raises a class of its own for each status, without a common root but Exception.
-            if "memory" in str(error).lower():
+            if _out_of_memory(error):
                 raise OutOfDeviceMemory(
                     "The GPU's memory does not hold the model.",
                     why=str(error),
@@ -114,7 +111,7 @@ class CudaSession:
         try:
             self._session.run_with_iobinding(binding, options)
         except Exception as error:
-            if "memory" in str(error).lower():
+            if _out_of_memory(error):
                 raise OutOfDeviceMemory(
                     "The GPU has no memory left for a step.",
                     why=str(error),
@@ -123,7 +120,7 @@ class CudaSession:
             raise EngineError("A step failed in ONNX Runtime.", why=str(error)) from error
 
 
-def bytes_of(shape: tuple[int, ...], kind: str) -> int:
-    """Bytes of an array of one of the element types."""
-    size = 2 if kind == "bfloat16" else np.dtype(kind).itemsize
-    return math.prod(shape) * size
+def _out_of_memory(error: Exception) -> bool:
+    """Whether a text of ONNX Runtime's allocator or of the driver says so."""
+    text = str(error).lower()
+    return "out of memory" in text or "failed to allocate memory" in text

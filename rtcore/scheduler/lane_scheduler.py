@@ -118,6 +118,11 @@ class LaneScheduler:
         expected = self.monitor.expected_tokens(sequence.request)
         sequence.long = sequence.length + expected >= self._config.long_tokens
         self._active.enter(sequence)
+        self._deadlines.discard(sequence)
+        self._deadlines.add(sequence)
+
+    def watch(self, sequence: Sequence) -> None:
+        """Have a sequence that is not queued yet count as expired when its deadline passes."""
         self._deadlines.add(sequence)
 
     def expired(self) -> list[Sequence]:

@@ -81,6 +81,10 @@ class Tokenizer:
             return [self.bos_id, *ids] if self.bos_id is not None and self._add_bos else ids[1:]
         return ids
 
+    def spell_special_tokens(self) -> None:
+        """From now on encode what looks like a special token as the text that it is, never as the token."""
+        self._inner.encode_special_tokens = True
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of ids by themselves, in no context."""
         text: str = self._inner.decode(list(ids), skip_special_tokens=skip_special_tokens)

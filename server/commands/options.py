@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _ENGINE_FLAGS = (
     "precision",
+    "target",
     "threads",
     "kernels",
     "activations",
@@ -44,6 +45,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("engine")
     group.add_argument("--precision", help="precision to run, such as fp32 or int8 (default: the bundle's own)")
+    group.add_argument("--target", choices=("cpu", "cuda"), default="cpu", help="what to run on (default: cpu)")
     group.add_argument("--threads", type=int, metavar="N", help="threads to compute with (default: all cores)")
     group.add_argument(
         "--cache-bytes",

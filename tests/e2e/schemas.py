@@ -1,4 +1,4 @@
-"""Twenty JSON schemas such as people ask for; strings and arrays are bounded, so that every answer ends."""
+"""Twenty JSON schemas such as people ask for; whatever can be long is bounded, so that every answer ends."""
 
 from __future__ import annotations
 
@@ -31,14 +31,19 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "sentiment": thing({"sentiment": {"enum": ["positive", "negative", "neutral"]}, "sure": FLAG}),
     "numbers": some(INTEGER, 6, 2),
     "words": some(text(10), 4, 1),
-    "point": thing({"x": {"type": "number", "minimum": -90, "maximum": 90}, "y": INTEGER}),
+    "point": thing({"x": {"type": "number", "minimum": -90, "maximum": 90, "multipleOf": 0.25}, "y": INTEGER}),
     "nested": thing({"owner": thing({"name": text(), "pet": thing({"kind": {"enum": ["cat", "dog"]}})})}),
     "optional": thing({"id": INTEGER}, {"note": text(), "done": FLAG}),
     "nullable": thing({"value": {"anyOf": [{"type": "null"}, INTEGER]}}),
     "union": {
         "anyOf": [thing({"kind": {"const": "a"}, "n": INTEGER}), thing({"kind": {"const": "b"}, "s": text()})]
     },
-    "date": thing({"day": {"type": "string", "format": "date"}, "time": {"type": "string", "format": "time"}}),
+    "date": thing(
+        {
+            "day": {"type": "string", "format": "date"},
+            "time": {"type": "string", "pattern": "^[0-2][0-9]:[0-5][0-9]$"},
+        }
+    ),
     "email": thing({"mail": {"type": "string", "pattern": "^[a-z]{1,12}@[a-z]{1,12}\\.(com|org)$"}}),
     "table": some(thing({"row": INTEGER, "cells": some(INTEGER, 3, 3)}), 2, 1),
     "enum of many": {"enum": [f"item {number}" for number in range(200)]},

@@ -25,6 +25,8 @@ LAW = {
     "export": {"ops", "rtcore", "models", "export"},
 }
 SERVING = ("ops", "rtcore", "server")
+#: GPU kernels: the exporter compiles them, and nothing that serves knows them.
+KERNELS = Path(__file__).resolve().parents[2] / "ops" / "triton"
 
 
 def package_folder(name: str) -> Path:
@@ -48,9 +50,16 @@ def violations(package: str, allowed: set[str], forbidden: set[str]) -> list[str
     return [
         f"{package}/{path.relative_to(folder)} imports {name}"
         for path in sorted(folder.rglob("*.py"))
+        if not path.is_relative_to(KERNELS)
         for name in imports(path)
         if (name in LAW and name not in allowed) or name in forbidden
     ]
+
+
+@pytest.mark.parametrize("package", SERVING)
+def test_nothing_that_serves_names_the_kernels_sources(package: str) -> None:
+    files = [path for path in package_folder(package).rglob("*.py") if not path.is_relative_to(KERNELS)]
+    assert [path for path in files if "ops.triton" in path.read_text()] == []
 
 
 @pytest.mark.parametrize("package", LAW)

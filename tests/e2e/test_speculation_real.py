@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ops.errors import ConfigError
 from rtcore.decoding.params import SamplingParams
 from rtcore.llm import LLM
+from rtcore.output import CompletionOutput
 from server.bench.texts import FREE, REPEATING
 from tests.rtcore.guessing import Prophet, speculate
 
@@ -20,37 +22,40 @@ FACTS = (
     "A B C D E F G A B C D E F G A B C",
 )
 PROMPTS = (*REPEATING, *FREE, *FACTS, *(f"Summarise in one sentence: {text[-200:]}" for text in REPEATING))
+Answers = list[CompletionOutput]
 GREEDY = SamplingParams(temperature=0, max_tokens=48)
 
 
 def run(
-    bundle: Path, prompts: list[str], params: SamplingParams, known: list[list[int]] | None = None, **config: Any
-) -> tuple[list[list[int]], Any]:
-    """Tokens of all answers, and the engine's statistics. known: answers to guess from, some tokens wrong."""
+    bundle: Path, prompts: list[str], params: SamplingParams, known: Answers | None = None, **config: Any
+) -> tuple[Answers, Any]:
+    """All answers, and the engine's statistics. known: answers to guess from, some tokens wrong."""
     settings = {"cache_bytes": 256 << 20, "check": "sizes", "max_sequences": 8, **config}
     with LLM(bundle, **settings) as llm:
         if known is not None:
             truths = {
                 f"offline-{number // params.n + 1}" + (f"-{number % params.n}" if params.n > 1 else ""): [
                     *llm.frontend.encode(prompts[number // params.n]),
-                    *answer,
+                    *answer.token_ids,
                 ]
                 for number, answer in enumerate(known)
             }
             speculate(llm._driver.engine, Prophet(truths.__getitem__, lambda position: position % 4 == 0), 5)
         outputs = llm.generate(prompts, params)
-        tokens = [completion.token_ids for output in outputs for completion in output.outputs]
-        return tokens, llm._driver.engine.stats()
+        return [completion for output in outputs for completion in output.outputs], llm._driver.engine.stats()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_a_tiny_model_says_the_same(tiny_bundle: Path, precision: str) -> None:
     prompts = [text[:120] for text in (*FACTS, *REPEATING[:4])]
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=40, repetition_penalty=1.1, logprobs=2, n=2)
-    for chosen in (params, SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)):
-        plain, _ = run(tiny_bundle, prompts, chosen, precision=precision)
-        guessed, stats = run(tiny_bundle, prompts, chosen, plain, precision=precision)
-        assert guessed == plain
+    whole, _ = run(tiny_bundle, prompts, params, precision=precision)
+    stopping = msgspec.structs.replace(params, stop=("e", "th", "\n"))
+    plain, _ = run(tiny_bundle, prompts, stopping, precision=precision)
+    assert {answer.stop_reason for answer in plain} & {"e", "th", "\n"}
+    for chosen, expected in ((params, whole), (stopping, plain)):
+        guessed, stats = run(tiny_bundle, prompts, chosen, whole, precision=precision)
+        assert guessed == expected
         assert stats.drafts > stats.drafts_accepted > 0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
 import pytest
 
 from ops.errors import InvalidRequest, Overloaded, UnsupportedParameter
@@ -203,6 +204,45 @@ def test_cancelled_while_it_waits(engine: Engine, held: Held) -> None:
     assert delta.finish_reason == "cancelled"
     held.futures[0].set_result(grammar())
     assert engine.step().outcome is Outcome.NO_WORK
+
+
+def test_deadlines_pass_while_a_grammar_is_compiled() -> None:
+    now = [100.0]
+    engine = fake_engine(vocabulary=load_words, clock=lambda: now[0])
+    engine._intake.grammars._compiler = Held()  # type: ignore[assignment]
+    patient = request("patient", {"regex": "a"})
+    for number, terms in enumerate(({"queue_timeout": 5.0}, {"timeout": 5.0})):
+        engine.submit(msgspec.structs.replace(patient, id=f"r{number}", **terms))
+    engine.submit(patient)
+    deltas: Deltas = {}
+    advance(engine, deltas)
+    assert deltas == {}
+    now[0] += 6
+    advance(engine, deltas)
+    kinds = [delta.failure.kind for found in deltas.values() for delta in found if delta.failure is not None]
+    assert sorted(deltas) == ["r0", "r1"] and kinds == ["DeadlineExceeded"] * 2
+    engine.cancel("patient")
+    drain(engine, deltas)
+    now[0] += 100
+    assert engine.step().outcome is Outcome.NO_WORK
+    engine.close()
+
+
+def test_a_deadline_counts_from_the_submission() -> None:
+    now = [100.0]
+    compiler = Held()
+    engine = fake_engine(vocabulary=load_words, clock=lambda: now[0], max_sequences=1)
+    engine._intake.grammars._compiler = compiler  # type: ignore[assignment]
+    engine.submit(msgspec.structs.replace(request("r", {"regex": "a"}), timeout=5.0))
+    now[0] += 3
+    compiler.futures[0].set_result(grammar())
+    deltas: Deltas = {}
+    advance(engine, deltas)
+    now[0] += 3
+    advance(engine, deltas)
+    assert deltas["r"][-1].failure is not None
+    assert deltas["r"][-1].failure.kind == "DeadlineExceeded"
+    engine.close()
 
 
 def test_an_id_that_waits_is_taken(engine: Engine, held: Held) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from ops.errors import Overloaded
 from rtcore.decoding.grammar.check_process import CheckProcess
 from rtcore.decoding.grammar.checker import probe
 from rtcore.decoding.grammar.limits import CHECK_SECONDS
@@ -19,6 +20,7 @@ from rtcore.decoding.grammar.vocabulary import GrammarVocabulary, LoadVocabulary
 MAX_GRAMMARS = 256
 MAX_BYTES = 256 << 20
 _WORKERS = 2
+_MOST_PENDING = 64
 _BYTES_A_CHARACTER = 64
 
 
@@ -71,12 +73,17 @@ class GrammarCompiler:
         return len(self._cache)
 
     def compile(self, spec: StructuredOutputs) -> Future[Grammar]:
-        """The grammar of a specification; the future raises GrammarError where there is none, or ResourceError."""
+        """The grammar of a specification; the future raises GrammarError where there is none, or ResourceError.
+
+        Raises Overloaded when too many others are still being compiled.
+        """
         key = spec.key
         future = self._cache.get(key)
         if future is not None and not (future.done() and _passing(future)):
             self._cache.move_to_end(key)
             return future
+        if sum(not other.done() for other in self._cache.values()) >= _MOST_PENDING:
+            raise Overloaded("Too many grammars are being compiled.", remedy="Try again later.")
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="grammar")
         future = self._cache[key] = self._pool.submit(self._compile, spec.kind, spec.source)

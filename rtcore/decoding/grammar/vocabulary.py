@@ -44,7 +44,7 @@ class GrammarVocabulary(msgspec.Struct, frozen=True):
         """
         from llguidance import LLTokenizer
 
-        adapter: Any = _Adapter(self, encode or _Longest(self.tokens).encode)
+        adapter: Any = _Adapter(self, encode)
         return LLTokenizer(adapter, n_vocab=len(self.tokens), eos_token=self.stop_ids)
 
 
@@ -54,25 +54,29 @@ class _Adapter:
     is_tokenizer_wrapper = True
     bos_token_id = None
 
-    def __init__(self, vocabulary: GrammarVocabulary, encode: Encode) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary, encode: Encode | None) -> None:
         self.tokens = vocabulary.tokens
         self.special_token_ids = vocabulary.special
         self.eos_token_id = vocabulary.stop_ids[0]
+        self._special = frozenset(vocabulary.special)
         self._encode = encode
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        return self._encode(text if isinstance(text, str) else text.decode(errors="replace"))
-
-
-class _Longest:
-    """Text to ids by taking the longest token at each place, where the model's own tokenizer is not at hand."""
-
-    def __init__(self, tokens: list[bytes]) -> None:
-        self._ids = {token: number for number, token in enumerate(tokens) if token}
+        self._ids = {
+            token: number for number, token in enumerate(self.tokens) if token and number not in self._special
+        }
         self._longest = max(map(len, self._ids), default=1)
 
-    def encode(self, text: str) -> list[int]:
-        data = text.encode()
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Ids that stand for exactly these bytes: where a grammar leaves no choice, they are what comes."""
+        data = text.encode() if isinstance(text, str) else text
+        if self._encode is not None:
+            ids = self._encode(data.decode(errors="replace"))
+            # Some tokenizers begin a text with a space of their own, and take what looks special for special.
+            if b"".join(self.tokens[token] for token in ids) == data and self._special.isdisjoint(ids):
+                return ids
+        return self._split(data)
+
+    def _split(self, data: bytes) -> list[int]:
+        """The longest token at each place."""
         ids, place = [], 0
         while place < len(data):
             for size in range(min(self._longest, len(data) - place), 0, -1):
@@ -97,6 +101,8 @@ def vocabulary_of(bundle: Bundle, vocab_size: int) -> LoadVocabulary:
                 param="structured_outputs",
             )
         tokenizer = Tokenizer.open(path, text)
+        # A text that a grammar asks for may look like the token that ends an answer, and must not become it.
+        tokenizer.spell_special_tokens()
         return GrammarVocabulary.of(tokenizer, vocab_size, text.stop_ids), partial(
             tokenizer.encode, add_special_tokens=False
         )

@@ -25,7 +25,7 @@ class StageClock:
         executor = engine._executor
         self._watch(engine, "step", "step")
         self._watch(engine._scheduler, "schedule", "schedule")
-        self._watch(engine._batch, "build", "build")
+        self._watch(engine._runner._batch, "build", "build")
         self._watch(executor, "run", "execute")
         self._watch(executor._session, "run_with_iobinding", "run")  # type: ignore[attr-defined]
         self._watch(engine._decoding, "begin", "build")

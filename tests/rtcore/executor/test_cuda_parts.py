@@ -11,6 +11,7 @@ from rtcore.bundle import Bundle
 from rtcore.executor.cuda_buckets import bucket_for, bucket_sizes
 from rtcore.executor.cuda_kernels import choose_architecture, load_kernels
 from rtcore.executor.cuda_memory import Layout
+from rtcore.executor.cuda_sample import greedy
 from rtcore.executor.sample_arrays import SampleInputs
 from rtcore.kernels import index_of
 from rtcore.manifest import CacheGroup, Variant
@@ -108,8 +109,6 @@ def sample_inputs(**changed: float) -> SampleInputs:
 
 
 def test_only_plain_greedy_rows_stay_on_the_gpu() -> None:
-    from rtcore.executor.cuda import _greedy
-
-    assert _greedy(sample_inputs())
+    assert greedy(sample_inputs())
     for changed in ({"temperature": 0.5}, {"logprobs": 2}, {"mask": 0}, {"counted": 1}):
-        assert not _greedy(sample_inputs(**changed))
+        assert not greedy(sample_inputs(**changed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ops.errors import InvalidRequest, ResourceError
+from ops.errors import InvalidRequest, Overloaded, ResourceError
 from rtcore.decoding.grammar.check_process import CheckProcess
 from rtcore.decoding.grammar.compiler import GrammarCompiler
 from rtcore.decoding.grammar.source import GrammarError
@@ -103,6 +104,21 @@ def test_a_vocabulary_that_cannot_be_read_is_tried_again() -> None:
             result(compiler, regex="a")
         assert result(compiler, regex="a").size > 0
     finally:
+        compiler.close()
+
+
+def test_no_more_are_compiled_at_once_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = GrammarCompiler(load_words)
+    release = threading.Event()
+    monkeypatch.setattr(compiler, "_compile", lambda kind, source: release.wait(30))
+    try:
+        for number in range(64):
+            compiler.compile(StructuredOutputs(regex=f"a{number}"))
+        with pytest.raises(Overloaded):
+            compiler.compile(StructuredOutputs(regex="one more"))
+        compiler.compile(StructuredOutputs(regex="a3"))
+    finally:
+        release.set()
         compiler.close()
 
 
