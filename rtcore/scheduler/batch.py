@@ -65,8 +65,12 @@ class BatchBuilder:
         self._plan[:] = (singles, rows - singles, int(lengths.max()), context_bucket(longest), token, rows)
         picked = np.array([held(sequence).row for sequence in sequences], np.int64)
         width = -(-longest // self._block_size)
-        logits = [work.logits for work in works]
-        sampled = [row for end, count in zip(starts[1:], logits, strict=True) for row in range(end - count, end)]
+        sampled: list[int] = []
+        for end, work in zip(starts[1:], works, strict=True):
+            if work.drafts or work.sequence.decoding.scores_prompt:
+                sampled += range(end - work.logits, end)
+            elif work.samples:
+                sampled.append(end - 1)
         return StepInputs(
             input_ids=self._input_ids[:token],
             positions=self._positions[:token],

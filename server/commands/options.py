@@ -15,6 +15,11 @@ _SAMPLING_FLAGS = (
     "temperature",
     "top_k",
     "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
     "seed",
     "stop",
     "stop_token_ids",
@@ -65,6 +70,12 @@ def add_sampling_flags(parser: argparse.ArgumentParser, max_tokens: int | None) 
     group.add_argument("--temperature", type=float, metavar="X", help="0 takes the most likely token each time")
     group.add_argument("--top-k", type=int, metavar="N", help="choose among the N most likely tokens (0: all)")
     group.add_argument("--top-p", type=float, metavar="X", help="choose among the likeliest tokens of mass X")
+    group.add_argument(
+        "--min-p", type=float, metavar="X", help="drop tokens less than X times as likely as the best"
+    )
+    for name, counted in (("repetition", "prompt and answer"), ("presence", "answer"), ("frequency", "answer")):
+        group.add_argument(f"--{name}-penalty", type=float, metavar="X", help=f"of tokens that the {counted} holds")
+    group.add_argument("--min-tokens", type=int, metavar="N", help="do not end before N tokens")
     group.add_argument("--seed", type=int, metavar="N", help="make the draws reproducible")
     group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; may be repeated")
     group.add_argument(

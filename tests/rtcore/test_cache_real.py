@@ -14,7 +14,7 @@ from rtcore.decoding.params import SamplingParams
 from rtcore.engine import Engine
 from rtcore.executor.registry import load_executor
 from rtcore.kvcache.hash_chain import Digest, blake2b_digest
-from rtcore.request import EngineRequest
+from rtcore.request import EngineRequest, TokenLogprobs
 from rtcore.scheduler.base import ScheduledStep
 from tests.rtcore.fakes import Deltas, advance, drain, tokens_of
 
@@ -48,32 +48,46 @@ def model(smollm2_bundle: Path) -> Iterator[Model]:
     model.executor.close()
 
 
+def params_of(number: int, tokens: int) -> SamplingParams:
+    return SamplingParams(
+        temperature=0.8 if number % 2 else 0,
+        seed=number,
+        max_tokens=tokens,
+        ignore_eos=True,
+        frequency_penalty=0.2,
+        logprobs=2,
+    )
+
+
 def submit(engine: Engine, name: str = "", tokens: int = 6, prompts: list[list[int]] | None = None) -> None:
     for number, prompt in enumerate(PROMPTS if prompts is None else prompts):
-        params = SamplingParams(
-            temperature=0.8 if number % 2 else 0, seed=number, max_tokens=tokens, ignore_eos=True
-        )
-        engine.submit(EngineRequest(f"{name}{number}", prompt, params))
+        engine.submit(EngineRequest(f"{name}{number}", prompt, params_of(number, tokens)))
 
 
-def answers(deltas: Deltas) -> list[list[int]]:
-    return [tokens_of(items) for _, items in sorted(deltas.items())]
+Answer = tuple[list[int], list[TokenLogprobs]]
+
+
+def answers(deltas: Deltas) -> list[Answer]:
+    """Of each request its tokens, and how likely they were, to the last bit."""
+    return [
+        (tokens_of(items), [told for delta in items for told in delta.logprobs])
+        for _, items in sorted(deltas.items())
+    ]
 
 
 @pytest.fixture(scope="module")
-def truth(model: Model) -> list[list[int]]:
+def truth(model: Model) -> list[Answer]:
     """Each request alone, nothing cached."""
     alone = []
     for number, prompt in enumerate(PROMPTS):
         engine = model.engine(prefix_cache=False)
-        params = SamplingParams(temperature=0.8 if number % 2 else 0, seed=number, max_tokens=6, ignore_eos=True)
-        engine.submit(EngineRequest("x", prompt, params))
-        alone.append(tokens_of(drain(engine)["x"]))
+        engine.submit(EngineRequest("x", prompt, params_of(number, 6)))
+        alone += answers(drain(engine))
     return alone
 
 
 @pytest.mark.parametrize("config", [{"max_prefill_chunk": 7}, {"prefix_cache": False}])
-def test_prefix_cache(model: Model, truth: list[list[int]], config: dict[str, object]) -> None:
+def test_prefix_cache(model: Model, truth: list[Answer], config: dict[str, object]) -> None:
     engine = model.engine(**config)
     for turn in "ab":
         submit(engine, turn)
@@ -81,7 +95,7 @@ def test_prefix_cache(model: Model, truth: list[list[int]], config: dict[str, ob
     assert (engine.stats().cache.hit_tokens > 0) == config.get("prefix_cache", True)
 
 
-def check_preemption(model: Model, truth: list[list[int]], moment: int, swap_bytes: int, cached: bool) -> None:
+def check_preemption(model: Model, truth: list[Answer], moment: int, swap_bytes: int, cached: bool) -> None:
     """All requests lose their blocks after `moment` steps; what they give afterwards goes on as if nothing was."""
     engine = model.engine(swap_bytes=swap_bytes, prefix_cache=cached)
     submit(engine)
@@ -97,18 +111,18 @@ def check_preemption(model: Model, truth: list[list[int]], moment: int, swap_byt
 
 
 @pytest.mark.parametrize(("swap_bytes", "cached"), [(0, False), (1 << 28, True)])
-def test_preemption(model: Model, truth: list[list[int]], swap_bytes: int, cached: bool) -> None:
+def test_preemption(model: Model, truth: list[Answer], swap_bytes: int, cached: bool) -> None:
     check_preemption(model, truth, 3, swap_bytes, cached)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", range(1, 7))
 @pytest.mark.parametrize("swap_bytes", [0, 1 << 28])
-def test_preemption_at_every_step(model: Model, truth: list[list[int]], moment: int, swap_bytes: int) -> None:
+def test_preemption_at_every_step(model: Model, truth: list[Answer], moment: int, swap_bytes: int) -> None:
     check_preemption(model, truth, moment, swap_bytes, moment % 2 == 0)
 
 
-def test_one_block_too_few(model: Model, truth: list[list[int]]) -> None:
+def test_one_block_too_few(model: Model, truth: list[Answer]) -> None:
     needed = sum(-(-(len(prompt) + 6) // 16) for prompt in PROMPTS[:3])
     engine = model.engine(blocks=needed - 1, swap_bytes=0, prefix_cache=False)
     submit(engine, prompts=PROMPTS[:3])
@@ -116,7 +130,7 @@ def test_one_block_too_few(model: Model, truth: list[list[int]]) -> None:
     assert engine.stats().blocks_free == engine.stats().blocks_total
 
 
-def test_colliding_digests(model: Model, truth: list[list[int]]) -> None:
+def test_colliding_digests(model: Model, truth: list[Answer]) -> None:
     engine = model.engine(digest=lambda data: bytes([blake2b_digest(data)[0] % 2]))
     for turn in "ab":
         submit(engine, turn)

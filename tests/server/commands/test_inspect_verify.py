@@ -78,7 +78,7 @@ class TestVerify:
         code, out, _ = ortolan(capsys, "verify", bundle, "--json", "--precision", "fp32", "--kernels", "portable")
         report = json.loads(out)
         assert code == 0
-        assert report["files"] == 4
+        assert report["files"] == 5
         assert [prompt["name"] for prompt in report["replays"][0]["prompts"]] == ["short", "long"]
 
     @pytest.mark.parametrize("name", [GRAPH, WEIGHTS, GOLDEN_FILE, "tokenizer/tokenizer.json", MANIFEST_FILE])
