@@ -35,6 +35,8 @@ def test_threads_do_not_spin_between_steps(tmp_path: Path) -> None:
             slot_mapping=[np.array([0, 1], np.int32)] * 2,
             plan=np.array([0, 1, 2, 128, 2, 1], np.int32),
         )
+        executor.run(step)
+        time.sleep(IDLE)  # threads that never had work spin for a while once they are made
         for _ in range(3):
             executor.run(step)
         before = time.process_time()
