@@ -112,7 +112,8 @@ class _Running:
         if whole.logprobs is not None:
             new.logprobs = choices_of(self._tokenizer, delta.token_ids, delta.logprobs)
             whole.logprobs += new.logprobs
-        if delta.prompt_logprobs and self.prompt.prompt_logprobs is not None:
+        # With echo every sequence is told of the prompt; one is enough here.
+        if whole.index == 0 and delta.prompt_logprobs and self.prompt.prompt_logprobs is not None:
             known = len(self.prompt.prompt_logprobs)
             ids = self.prompt.prompt_token_ids[known : known + len(delta.prompt_logprobs)]
             self.prompt.prompt_logprobs += choices_of(self._tokenizer, ids, delta.prompt_logprobs)

@@ -103,8 +103,8 @@ struct Kernels {
   // products[row, kTile] with activations in float32, rows `stride` apart: for verification, not for speed.
   void (*multiply_tile_exactly)(const QuantTile& tile, const float* x, size_t stride, int64_t columns, int count,
                                 float* products);
-  // The maxima of blocks of logits; false where one is NaN or infinity. With a mask (bit i % 32 of word i / 32 allows
-  // token i) or where `scores` is given, writes what is allowed there, -infinity elsewhere; maxima are of that.
+  // The maxima of blocks of logits; false where one is NaN or infinity. With a mask (bit i % 32 of word i / 32
+  // allows token i) or where `scores` is given, writes what is allowed there, -infinity elsewhere; maxima are of that.
   bool (*scan_logits)(const float* logits, const uint32_t* mask, float* scores, float* peaks, int64_t count);
   // The largest of up to kScoreBlock values.
   float (*peak_of)(const float* x, int count);

@@ -14,6 +14,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 // Below it a temperature could not be divided by; as cold as this, the best token always wins.
 constexpr float kColdest = 1e-30f;
+// Scores of a row that are many enough for an estimate from some of them.
+constexpr int64_t kWide = 16384;
 
 // Where the results of one row go.
 struct Answer {
@@ -39,8 +41,7 @@ float rounded_up(double x) {
 class RowSampler {
  public:
   RowSampler(const Kernels& kernels, const SampleInputs& inputs, int64_t row)
-      : kernels_(kernels),
-        inputs_(inputs),
+      : inputs_(inputs),
         row_(row),
         scratch_(ScoreRow::room(inputs.vocabulary())),
         scores_(kernels, inputs.vocabulary(), scratch_) {}
@@ -139,25 +140,38 @@ class RowSampler {
     const float min_p = inputs_.setting(row_, kMinP), top_p = inputs_.setting(row_, kTopP);
     const int64_t asked = inputs_.number(row_, kTopK);
     const int64_t top_k = asked > 0 && asked < inputs_.vocabulary() ? asked : 0;
-    const double peak = scores_.peak();
     double mass = 0.0;
     if (top_k > 0 || min_p > 0.0f) {
-      scores_.select(top_k, min_p > 0.0f ? rounded_up(peak + heat * std::log(static_cast<double>(min_p))) : kLowest);
+      const double least = scores_.peak() + heat * std::log(static_cast<double>(min_p));
+      scores_.select(top_k, min_p > 0.0f ? rounded_up(least) : kLowest);
       mass = scores_.weigh(scale);
     } else {
       mass = scores_.sum(scale);
       if (!(top_p < 1.0f)) return scores_.draw_of_all(number, scale);
-      // Tokens with less than (1 - p) / V of the mass hold less than 1 - p of it together: none belongs to the
-      // nucleus. The factor leaves room for rounding.
-      const double least = 0.999 * (1.0 - static_cast<double>(top_p)) * mass / static_cast<double>(inputs_.vocabulary());
-      scores_.select(0, rounded_down(peak + heat * std::log(least)));
-      scores_.weigh(scale);
+      select_nucleus(mass, scale, heat);
     }
     if (top_p < 1.0f) scores_.keep_mass(static_cast<double>(top_p) * mass);
     return scores_.draw(number);
   }
 
-  const Kernels& kernels_;
+  // Selects and weighs tokens that hold top-p of the mass, and not many more.
+  void select_nucleus(double mass, float scale, float heat) {
+    const double top_p = static_cast<double>(inputs_.setting(row_, kTopP));
+    // Tokens with less than (1 - p) / V of the mass hold less than 1 - p of it together: none belongs to the
+    // nucleus. The factor leaves room for rounding.
+    const double vocabulary = static_cast<double>(inputs_.vocabulary());
+    const double lightest = 0.999 * (1.0 - top_p) * mass / vocabulary;
+    const float least = rounded_down(scores_.peak() + heat * std::log(lightest));
+    if (inputs_.vocabulary() >= kWide) {
+      // Somewhat more than p by the estimate mostly is p at least, and far fewer tokens than those above.
+      const float guess = scores_.estimate(top_p + 0.25 * (1.0 - top_p), least, scale);
+      scores_.select(0, guess);
+      if (scores_.weigh(scale) >= top_p * mass) return;
+    }
+    scores_.select(0, least);
+    scores_.weigh(scale);
+  }
+
   const SampleInputs& inputs_;
   const int64_t row_;
   Scratch scratch_;

@@ -1,4 +1,4 @@
-// One token a row of logits: masks, bias, penalties, temperature, min-p, top-k, top-p, a draw, and log-probabilities.
+// One token a row of logits: masks, bias, penalties, temperature, min-p, top-k, top-p, a draw, log-probabilities.
 #pragma once
 
 #include <array>

@@ -11,6 +11,8 @@ constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // exp of less than this is 0 in exp_sum.
 constexpr float kNothing = -87.33f;
+// Of so many blocks one is looked at for an estimate.
+constexpr int64_t kSampled = 8;
 // Candidates that are few enough to be sorted.
 constexpr int64_t kFew = 64;
 
@@ -110,9 +112,10 @@ float ScoreRow::kth_largest(const float* values, int64_t count, int64_t k) const
   return spare_[k - 1];
 }
 
-void ScoreRow::gather(float limit) {
+// The tokens of all blocks, or of every so many, that are at least `limit`.
+void ScoreRow::gather(float limit, int64_t every) {
   found_.count = 0;
-  for (int64_t block = 0; block < blocks_; ++block) {
+  for (int64_t block = 0; block < blocks_; block += every) {
     if (peaks_[block] < limit) continue;
     const int64_t first = block * kScoreBlock;
     found_.count += kernels_.gather_at_least(scores_ + first, size(block), limit, static_cast<int32_t>(first),
@@ -236,6 +239,16 @@ double ScoreRow::sum(float scale) {
     total += sums_[block];
   }
   return total;
+}
+
+float ScoreRow::estimate(double share, float least, float scale) {
+  gather(least, kSampled);
+  if (found_.count == 0) return least;
+  double total = 0.0;
+  for (int64_t block = 0; block < blocks_; block += kSampled) total += sums_[block];
+  weigh(scale);
+  keep_mass(share * total);
+  return *std::min_element(found_.values, found_.values + found_.count);
 }
 
 int64_t ScoreRow::draw_of_all(double number, float scale) const {

@@ -49,13 +49,16 @@ class ScoreRow {
   int64_t draw(double number) const;
   // Sum of exp((score - peak()) * scale) of all tokens.
   double sum(float scale);
+  // After `sum`: a score above which about `share` of it lies, judged by some of the blocks, if that is not less than
+  // `least`. Selects and weighs some tokens on the way.
+  float estimate(double share, float least, float scale);
   // The token of all that `number` in [0, 1) falls on, after `sum` of the same scale.
   int64_t draw_of_all(double number, float scale) const;
 
  private:
   int size(int64_t block) const;
   float kth_largest(const float* values, int64_t count, int64_t k) const;
-  void gather(float limit);
+  void gather(float limit, int64_t every = 1);
   void find_peak();
   double sum_from(float limit, int64_t* number) const;
 

@@ -83,7 +83,7 @@ def environment_reads(package: str) -> list[str]:
 
 def test_the_environment_is_read_in_one_module() -> None:
     found = [place for package in LAW for place in environment_reads(package)]
-    assert [place for place in found if not place.startswith("server/config.py:")] == []
+    assert [place for place in found if not place.startswith("server/config_sources.py:")] == []
 
 
 def run(folder: Path, *command: str, absent: tuple[str, ...] = FORBIDDEN) -> subprocess.CompletedProcess[str]:

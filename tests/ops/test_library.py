@@ -36,12 +36,12 @@ def test_a_missing_library_names_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp
 def test_a_broken_library_names_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / library.FILE_NAME).write_bytes(b"\x7fELF not quite")
     monkeypatch.setattr(ops, "__path__", [str(tmp_path)])
-    library._library.cache_clear()
+    library.library.cache_clear()
     try:
         with pytest.raises(MissingLibrary, match="cannot be loaded"):
             library.available_kernels()
     finally:
-        library._library.cache_clear()
+        library.library.cache_clear()
 
 
 def test_a_path_that_the_machine_lacks_is_refused() -> None:

@@ -171,11 +171,28 @@ def test_a_vocabulary_as_large_as_they_come(kernels: str) -> None:
     tokens = [(token, 1 + token % 3) for token in range(0, 150_000, 150)]
     rows = [
         Row(temperature=1.0, top_k=50, top_p=0.9, repetition=1.1, presence=0.5, tokens=tokens, logprobs=20),
-        Row(temperature=1.0, top_p=0.95),
+        Row(temperature=1.0, top_p=0.95, logprobs=0),
         Row(temperature=1.0, logprobs=0),
         Row(temperature=0.3, top_k=1000),
     ]
     assert check(logits, rows, by_kernel(logits, rows, kernels=kernels)) == 4
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("shape", ["flat", "steep", "rising", "few", "ties"])
+def test_nuclei_of_wide_rows(shape: str, kernels: str) -> None:
+    """Where the nucleus is guessed from some blocks of a row, also where these are unlike the others."""
+    size = 20_000
+    rng = np.random.default_rng(2)
+    logits = (rng.standard_normal((12, size)) * {"flat": 0.1, "steep": 6.0}.get(shape, 1.0)).astype(np.float32)
+    if shape == "rising":
+        logits += np.linspace(0, 9, size, dtype=np.float32)
+    if shape == "few":
+        logits[:, np.arange(size) // 256 % 8 == 0] -= 50
+    if shape == "ties":
+        logits = np.round(logits)
+    rows = [Row(temperature=0.5 + number % 3, top_p=0.3 + 0.05 * number, position=number) for number in range(12)]
+    assert check(logits, rows, by_kernel(logits, rows, kernels=kernels)) >= 11
 
 
 def test_no_rows_and_rows_that_are_not_looked_at() -> None:

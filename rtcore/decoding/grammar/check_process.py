@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -12,9 +13,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from ops.errors import ResourceError
+from ops.errors import Overloaded, ResourceError
 from rtcore.decoding.grammar.checker import MAX_FRAME_BYTES, Check, Checked, write_frame
-from rtcore.decoding.grammar.limits import CHECK_SECONDS
+from rtcore.decoding.grammar.limits import CHECK_SECONDS, WAIT_FACTOR
 from rtcore.decoding.grammar.source import GrammarError
 from rtcore.decoding.grammar.vocabulary import GrammarVocabulary
 
@@ -26,7 +27,7 @@ class CheckProcess:
     survive. Used by one thread."""
 
     def __init__(self, vocabulary: GrammarVocabulary, seconds: float = CHECK_SECONDS) -> None:
-        """seconds: for one grammar."""
+        """seconds: of processor time for one grammar."""
         self._vocabulary = vocabulary
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
@@ -37,12 +38,17 @@ class CheckProcess:
         return None if self._process is None else self._process.pid
 
     def check(self, kind: str, source: str) -> int:
-        """Try a grammar; returns about how many bytes it takes. Raises GrammarError when it is not to be compiled,
-        and ResourceError when the process cannot be had."""
+        """Try a grammar; returns about how many bytes it takes.
+
+        Raises GrammarError when it is not to be compiled, Overloaded when the machine is too busy to tell, and
+        ResourceError when the process cannot be had.
+        """
         process = self._started()
-        answer = self._ask(process, Check(kind, source), self._seconds)
-        if isinstance(answer, str):
-            raise GrammarError(answer)
+        answer = self._ask(process, Check(kind, source, self._seconds), WAIT_FACTOR * max(1.0, self._seconds))
+        if answer is None:
+            if process.returncode == -signal.SIGXCPU:
+                raise GrammarError(f"Compiling it takes longer than {self._seconds:g} s")
+            raise GrammarError("Compiling it takes more memory than it may, or is nested too deeply")
         if answer.error:
             raise GrammarError(answer.error)
         return answer.size
@@ -61,13 +67,16 @@ class CheckProcess:
             )
         except OSError as error:
             raise ResourceError("The process that checks grammars cannot be started.", why=f"{error}.") from error
-        answer = self._ask(self._process, self._vocabulary, START_SECONDS)
-        if isinstance(answer, str):
+        process = self._process
+        if self._ask(process, self._vocabulary, START_SECONDS) is None:
             raise ResourceError("The process that checks grammars does not start.", remedy="Try again later.")
-        return self._process
+        return process
 
-    def _ask(self, process: subprocess.Popen[bytes], question: msgspec.Struct, seconds: float) -> Checked | str:
-        """The answer, or why there is none; then the process is ended."""
+    def _ask(self, process: subprocess.Popen[bytes], question: msgspec.Struct, seconds: float) -> Checked | None:
+        """The answer; None when the process died of the question. Raises Overloaded when it takes too long.
+
+        Without an answer the process is ended.
+        """
         deadline = time.monotonic() + seconds
         if process.stdin is None or process.stdout is None:
             raise ResourceError("The process that checks grammars has no pipes.")
@@ -75,12 +84,16 @@ class CheckProcess:
             write_frame(process.stdin, question)  # type: ignore[arg-type]
             size = int.from_bytes(_read(process.stdout, 4, deadline), "little")
             return msgspec.msgpack.decode(_read(process.stdout, min(size, MAX_FRAME_BYTES), deadline), type=Checked)
-        except TimeoutError:
+        except TimeoutError as error:
             self.close()
-            return f"Compiling it takes longer than {seconds:g} s"
+            raise Overloaded(
+                "The request's grammar could not be compiled in time.",
+                why=f"This machine is busy: {seconds:g} s were not enough.",
+                remedy="Try again later.",
+            ) from error
         except (OSError, EOFError, msgspec.DecodeError):
             self.close()
-            return "Compiling it takes more memory than it may, or is nested too deeply"
+            return None
         except BaseException:
             self.close()
             raise

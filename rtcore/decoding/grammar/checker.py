@@ -8,6 +8,7 @@ Messages are msgpack, each after its length in 4 bytes; it ends when its standar
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import sys
@@ -18,7 +19,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from rtcore.decoding.grammar.limits import CHECK_BYTES, CHECK_SECONDS
+from rtcore.decoding.grammar.limits import CHECK_BYTES
 from rtcore.decoding.grammar.source import GrammarError, new_matcher, shorten
 from rtcore.decoding.grammar.vocabulary import GrammarVocabulary
 
@@ -26,15 +27,16 @@ MAX_FRAME_BYTES = 64 << 20
 _PROBED_TOKENS = 8
 _STRIDE = 7919
 _STACK_BYTES = 2 << 20
-_NICE = 10
+_NICE = 5
 _PAGE = resource.getpagesize()
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Try a grammar; kind and source as in StructuredOutputs."""
+    """Try a grammar; kind and source as in StructuredOutputs, seconds of processor time."""
 
     kind: str
     source: str
+    seconds: float
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -76,8 +78,9 @@ def main() -> int:
 def _serve(tokenizer: Any) -> None:
     write_frame(sys.stdout.buffer, Checked("", 0))
     while frame := _read_frame(sys.stdin.buffer):
-        _limit_time()
-        write_frame(sys.stdout.buffer, _answer(tokenizer, msgspec.msgpack.decode(frame, type=Check)))
+        check = msgspec.msgpack.decode(frame, type=Check)
+        _limit_time(check.seconds)
+        write_frame(sys.stdout.buffer, _answer(tokenizer, check))
 
 
 def _answer(tokenizer: Any, check: Check) -> Checked:
@@ -109,16 +112,17 @@ def probe(matcher: Any, vocab_size: int) -> None:
 
 def _limit_memory() -> None:
     """Bound what may still be allocated; where the system has no such limit, time alone bounds it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
     if pages:
         resource.setrlimit(resource.RLIMIT_AS, (pages * _PAGE + CHECK_BYTES,) * 2)
 
 
-def _limit_time() -> None:
-    """Have the system end this process if it goes on long after whoever asked has given up or is gone."""
+def _limit_time(seconds: float) -> None:
+    """Have the system end this process with SIGXCPU when it has used so many seconds more, rounded up."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = int(used.ru_utime + used.ru_stime + 2 * CHECK_SECONDS) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    most = math.ceil(used.ru_utime + used.ru_stime + seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def _resident() -> int:

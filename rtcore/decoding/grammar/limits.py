@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 CHECK_SECONDS = 3.0
-"""Wall-clock time for compiling a grammar and for its first tokens."""
+"""Processor time for compiling a grammar and for its first tokens, rounded up to whole seconds of the process."""
+WAIT_FACTOR = 10
+"""By how much longer the engine waits for that on a machine that has other things to do."""
 CHECK_BYTES = 1 << 30
 """Address space of the process that checks grammars, beside what it has once its vocabulary is loaded."""
-MASK_SECONDS = 1.0
+MASK_SECONDS = 3.0
 """How long a step waits for one sequence's mask after the model has run."""
 
 _LIMITS: dict[str, Any] = {

@@ -15,7 +15,7 @@ from rtcore.manifest import CacheTensor
 
 def tensor(name, group):
     shape = (2, 8)
-    return CacheTensor(name=name, output=name + ".out", layer=0, group=group, kind="k", shape=shape, dtype="float16")
+    return CacheTensor(name, name + ".out", 0, group, "k", shape, "float16")
 
 device = CudaDevice()
 """
