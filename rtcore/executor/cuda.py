@@ -39,6 +39,13 @@ def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CudaExecutor
             why="Kernels are compiled for it.",
             param="block_size",
         )
+    if config.profile is not None:
+        raise ConfigError(
+            "ONNX Runtime's profile cannot be written on a GPU.",
+            why="A replayed graph runs no operators that it could time.",
+            remedy="Profile the target cpu, or use the tools of the GPU's maker.",
+            param="profile",
+        )
     runtime = import_runtime()
     device = CudaDevice()
     try:

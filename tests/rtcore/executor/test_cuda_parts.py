@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from ops.cuda import CudaDevice
-from ops.errors import BundleDamaged, EngineError, WrongTarget
+from ops.errors import BundleDamaged, ConfigError, EngineError, WrongTarget
 from rtcore.bundle import Bundle
+from rtcore.config import EngineConfig
+from rtcore.executor import cuda
 from rtcore.executor.cuda_buckets import bucket_for, bucket_sizes
 from rtcore.executor.cuda_kernels import choose_architecture, load_kernels
 from rtcore.executor.cuda_memory import Layout
@@ -112,3 +114,8 @@ def test_only_plain_greedy_rows_stay_on_the_gpu() -> None:
     assert greedy(sample_inputs())
     for changed in ({"temperature": 0.5}, {"logprobs": 2}, {"mask": 0}, {"counted": 1}):
         assert not greedy(sample_inputs(**changed))
+
+
+def test_a_profile_is_refused() -> None:
+    with pytest.raises(ConfigError, match="profile"):
+        cuda.load(None, None, EngineConfig(target="cuda", profile="x"))  # type: ignore[arg-type]
