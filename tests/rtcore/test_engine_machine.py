@@ -233,7 +233,7 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.one_step()
 
-    @precondition(lambda self: not self.engine._isolate and all(self.ended(name) for name in self.bad()))
+    @precondition(lambda self: not self.engine._runner._isolate and all(self.ended(name) for name in self.bad()))
     @rule()
     def step_with_a_passing_fault(self) -> None:
         """A step that fails as a whole; afterwards the executor works again."""

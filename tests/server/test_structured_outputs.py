@@ -170,7 +170,7 @@ async def test_others_are_served_while_hostile_grammars_are_tried(drawing: Runni
         "a large multiple",
         "a long repetition",
         "rules that follow on one another",
-        "many optional properties",
+        "products of alternatives",
     )
     hostile = [drawing.complete("go", max_tokens=2, structured_outputs=REFUSED[name]) for name in names]
     plain = [drawing.complete("go", max_tokens=3, ignore_eos=True) for _ in range(20)]

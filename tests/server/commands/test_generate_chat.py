@@ -109,7 +109,10 @@ def test_flags_reach_the_model(
     flags = (
         "--top-k 5 --top-p 0.5 --seed 9 --stop x --stop yy --stop-token-id 7 --include-stop --show-special-tokens"
     )
-    engine = "--precision int8 --threads 2 --cache-bytes 64MiB --kernels portable --activations float32"
+    engine = (
+        "--precision int8 --threads 2 --cache-bytes 64MiB --kernels portable --activations float32 "
+        "--speculation ngram --max-drafts 3"
+    )
     assert run("generate", "the", *GREEDY, *flags.split(), *engine.split()) == 0
     assert asked == [
         SamplingParams(
@@ -124,7 +127,7 @@ def test_flags_reach_the_model(
         )
     ]
     settings = {"precision": "int8", "threads": 2, "kernels": "portable", "check": "full", "cache_bytes": 2**26}
-    settings |= {"activations": "float32"}
+    settings |= {"activations": "float32", "speculation": "ngram", "max_drafts": 3, "draft_bundle": None}
     ((bundle, opened),) = rig.opened  # type: ignore[attr-defined]
     assert bundle == Path("bundle") and {name: opened[name] for name in settings} == settings
 
