@@ -25,6 +25,7 @@ EXIT_CODES: tuple[tuple[type[errors.OrtolanError], int], ...] = (
     (errors.MissingLibrary, 3),
     (errors.VerificationFailed, 5),
     (errors.CheckpointError, 4),
+    (errors.KernelError, 4),
     (errors.BundleError, 4),
     (errors.ResourceError, 6),
     (errors.EngineError, 7),

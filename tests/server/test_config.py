@@ -41,7 +41,7 @@ def test_every_field_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
     other = {str: "avx2", bool: True, int: 77, float: 7.5}
     special = {"host": "localhost", "check": "sizes", "log_level": "debug", "precision": "int8", "bundle": "b"}
     special |= {"long_share": 0.5, "cache_tenant_share": 0.5, "tenant_header": "x-tenant", "draft_bundle": "small"}
-    special |= {"target": "cuda"}
+    special |= {"target": "cuda", "activations": "float32"}
     defaults = ServerConfig(bundle="x")
     for field in set(ServerConfig.__struct_fields__) - {"tenant_weights"}:
         default = getattr(defaults, field)
