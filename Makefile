@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 PORT ?= 8000
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 VENV := .venv
 BIN := $(VENV)/bin

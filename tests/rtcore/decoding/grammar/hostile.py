@@ -37,7 +37,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a schema of a file": {"json": {"$ref": "file:///etc/passwd"}},
     "ten megabytes": {"json": {"properties": {f"p{number}": {"type": "string"} for number in range(300_000)}}},
     "many optional properties": {
-        "json": {"properties": {f"p{number}": {"type": "string"} for number in range(3000)}}
+        "json": {"properties": {f"p{number}": {"type": "string"} for number in range(10_000)}}
     },
     "products of alternatives": {
         "json": {
