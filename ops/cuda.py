@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -186,10 +187,11 @@ class CudaDevice:
 
     def close(self) -> None:
         """Give back stream, kernels and all memory, also what was not released. Safe to call twice."""
-        for address in self._held:
-            _call("release", self.number, address)
-        for pinned in self._pinned:
-            _call("release_host", self.number, pinned)
-        self._held.clear()
-        self._pinned.clear()
-        _call("close", self.number)
+        with ExitStack() as steps:  # all of them, also after one that failed; the device itself last
+            steps.callback(_call, "close", self.number)
+            for address in self._held:
+                steps.callback(_call, "release", self.number, address)
+            for pinned in self._pinned:
+                steps.callback(_call, "release_host", self.number, pinned)
+            self._held.clear()
+            self._pinned.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from ops.errors import EngineDied, EngineError, EngineUnavailable, InvalidRequest, OrtolanError
 from rtcore.admission import Admission
@@ -138,14 +139,16 @@ class Engine:
 
         Raises WrongTarget, CacheTooSmall, BundleDamaged and what else the executor finds wrong.
         """
-        executor = load_executor(bundle, config)
-        try:
+        with ExitStack() as undo:
+            executor = load_executor(bundle, config)
+            undo.callback(executor.close)
             proposer = load_proposer(bundle, config)
-        except BaseException:
-            executor.close()
-            raise
-        vocabulary = vocabulary_of(bundle, executor.vocab_size)
-        return cls(executor, bundle.manifest, config, vocabulary=vocabulary, proposer=proposer)
+            if proposer is not None:
+                undo.callback(proposer.close)
+            vocabulary = vocabulary_of(bundle, executor.vocab_size)
+            engine = cls(executor, bundle.manifest, config, vocabulary=vocabulary, proposer=proposer)
+            undo.pop_all()
+        return engine
 
     @property
     def executor(self) -> Executor:

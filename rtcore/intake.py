@@ -53,7 +53,7 @@ class Intake:
         """
         self._admission.check(request)
         self._scheduler.admit(request)
-        if len(self.grammars) >= self._max_waiting:
+        if request.params.structured_outputs is not None and len(self.grammars) >= self._max_waiting:
             raise Overloaded("Too many requests wait for their grammars.", remedy="Try again later.")
         # A request without a seed gets one here, so that a preemption cannot change its draws.
         seed = secrets.randbits(64) if request.params.seed is None else request.params.seed & _SEED_MASK

@@ -29,6 +29,12 @@ class KernelRecord(msgspec.Struct, frozen=True):
     rows: int
     columns: int
 
+    def __post_init__(self) -> None:
+        sizes = {"warps": self.warps, "shared": self.shared, "rows": self.rows, "columns": self.columns}
+        for name, value in {**sizes, **self.constants}.items():
+            if not 0 <= value < 2**31:
+                raise ValueError(f"{name} of kernel {self.key} is {value}")
+
 
 class KernelSet(msgspec.Struct, frozen=True):
     """The kernels of one architecture (sm_90, gfx942), in the launcher's order, and the compiler's version."""

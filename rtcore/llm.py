@@ -51,7 +51,7 @@ class LLM:
         except BaseException:
             engine.close()
             raise
-        self._attach(engine, frontend)
+        self._attach(engine, frontend, settings.max_batch_delay_ms / 1000)
 
     @classmethod
     def over(cls, engine: Engine, frontend: TextFrontend) -> Self:
@@ -60,8 +60,8 @@ class LLM:
         llm._attach(engine, frontend)
         return llm
 
-    def _attach(self, engine: Engine, frontend: TextFrontend) -> None:
-        self._driver = Driver(engine)
+    def _attach(self, engine: Engine, frontend: TextFrontend, delay: float = 0.0) -> None:
+        self._driver = Driver(engine, delay)
         self._frontend = frontend
         self._requests = 0
 

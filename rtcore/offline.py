@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Generator
 
@@ -19,13 +20,17 @@ from rtcore.text.tokenizer import Tokenizer
 
 # An engine that holds requests may defer them once or twice, but not for ever.
 _MAX_IDLE_STEPS = 16
+_PAUSE = 0.001
 
 
 class Driver:
     """Steps an engine and hands each delta to the batch that its request belongs to."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, delay: float = 0.0) -> None:
+        """delay: seconds for which the engine may hold a first step back to fill it."""
         self._engine: Engine | None = engine
+        self._delay = delay
+        self._worked = time.monotonic()
         self._owners: dict[str, Batch] = {}
         self._idle = 0
 
@@ -43,6 +48,7 @@ class Driver:
     def submit(self, request: EngineRequest, owner: Batch) -> None:
         """Give a request to the engine; raises what Engine.submit raises."""
         self.engine.submit(request)
+        self._worked = time.monotonic()
         self._owners[request.id] = owner
 
     def cancel(self, request_id: str) -> None:
@@ -70,6 +76,12 @@ class Driver:
             self._owners.clear()
             raise EngineDied("The engine is dead.", remedy="Open the bundle again with LLM(...).")
         worked = result.deltas or result.outcome not in (Outcome.NO_WORK, Outcome.CAPACITY_DEFERRED)
+        now = time.monotonic()
+        if worked:
+            self._worked = now
+        elif result.outcome is Outcome.CAPACITY_DEFERRED and now - self._worked <= self._delay:
+            time.sleep(_PAUSE)
+            return
         self._idle = 0 if worked else self._idle + 1
         if self._idle > _MAX_IDLE_STEPS:
             raise EngineError("The engine holds requests that it does not run.", remedy="Report this with the log.")

@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from ops.errors import UnknownModel
+from rtcore.config import MOST
 from rtcore.decoding.params import SamplingParams
 from rtcore.manifest import Manifest
 from rtcore.process.client import EngineProcess
@@ -66,7 +67,7 @@ class Service:
 
         Raises InvalidRequest naming the field that is out of range.
         """
-        params = self._frontend.default_params(**given, max_tokens=max_tokens)
+        params = self._frontend.default_params(**given, max_tokens=MOST if max_tokens is None else max_tokens)
         return params if max_tokens is not None else msgspec.structs.replace(params, max_tokens=None)
 
     def terms(self, asked: ServiceTerms, tenant: str) -> ServiceTerms:

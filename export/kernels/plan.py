@@ -212,6 +212,7 @@ class _Plan:
         types |= {"partial": "*fp32", "partial_stats": "*fp32"} | floats | {"pieces": "i32"}
         constants = {"KV_HEADS": kv_heads, "GROUP": heads // kv_heads, **shape, **flags, **scores, **blocks}
         decode = attention_decode.attention_decode_kernel
+        constants |= {"BLOCK_H": _power(heads // kv_heads)}  # one program has all query heads of its kv head
         self._add("attention_decode", (names,), decode, types, constants, {})
         types = {"partial": "*fp32", "partial_stats": "*fp32", "seq_lens": "*i32", "sinks": "*fp32", "out": pointer}
         types |= {"window": "i32", "pieces": "i32"}

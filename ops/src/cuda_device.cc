@@ -34,6 +34,8 @@ int Kernel::constant(const char* name) const {
   const auto found = constants.find(name);
   if (found == constants.end())
     throw Failure("kernel " + key + " was packed without its constant " + name + ". Export the model anew.");
+  if (found->second < 1)
+    throw Failure("kernel " + key + " was packed with " + name + " of 0. Export the model anew.");
   return found->second;
 }
 

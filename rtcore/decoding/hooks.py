@@ -127,7 +127,7 @@ class Hooks:
         Log-probabilities stay those of the model: where rows with processors ask for them, the chosen tokens are
         scored again by the logits as they were.
         """
-        chosen = np.array([number for number, row in enumerate(rows) if row.sequence.decoding.processors])
+        chosen = np.array([number for number, row in enumerate(rows) if row.processed])
         raw = executor.logits()[chosen]
         edited = raw.copy()
         failures = self._apply([rows[number] for number in chosen.tolist()], edited)
@@ -142,12 +142,13 @@ class Hooks:
         """Change logits float32 [n, V] of rows that all have processors; the errors of those where one failed."""
         failures: dict[int, OrtolanError] = {}
         for level in range(max(len(row.sequence.decoding.processors) for row in rows)):
-            users: dict[Any, list[int]] = {}
+            users: dict[int, tuple[Any, list[int]]] = {}  # by identity: a hook need not be hashable
             for number, row in enumerate(rows):
                 processors = row.sequence.decoding.processors
                 if level < len(processors) and number not in failures:
-                    users.setdefault(processors[level][0], []).append(number)
-            for processor, numbers in users.items():
+                    hook = processors[level][0]
+                    users.setdefault(id(hook), (hook, []))[1].append(number)
+            for processor, numbers in users.values():
                 part = logits[numbers]
                 views = [_view(rows[number].sequence, "processors", level) for number in numbers]
                 try:
@@ -163,12 +164,12 @@ class Hooks:
         """Ask the stop rules of sequences that got a token, and note in each what they say."""
         asked = [one for one in drawn if one.tokens and one.sequence.decoding.stop_rules]
         for level in range(max((len(one.sequence.decoding.stop_rules) for one in asked), default=0)):
-            users: dict[Any, list[Drawn]] = {}
+            users: dict[int, tuple[Any, list[Drawn]]] = {}
             for one in asked:
                 rules = one.sequence.decoding.stop_rules
                 if level < len(rules) and one.stop is None and one.failure is None:
-                    users.setdefault(rules[level][0], []).append(one)
-            for rule, some in users.items():
+                    users.setdefault(id(rules[level][0]), (rules[level][0], []))[1].append(one)
+            for rule, some in users.values():
                 views = [_view(one.sequence, "stop_rules", level, one.tokens) for one in some]
                 try:
                     said = [None if reason is None else str(reason) for reason in rule.check(views)]

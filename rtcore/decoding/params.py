@@ -94,9 +94,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             self._set(name, (value,) if isinstance(value, str) else tuple(value))
         for name in ("stop_token_ids", "banned_token_ids"):
-            self._set(name, tuple(getattr(self, name)))
+            self._set(name, tuple(dict.fromkeys(getattr(self, name))))
         if self.allowed_token_ids is not None:
-            self._set("allowed_token_ids", tuple(self.allowed_token_ids))
+            self._set("allowed_token_ids", tuple(dict.fromkeys(self.allowed_token_ids)))
         self._set("bad_word_ids", tuple(map(tuple, self.bad_word_ids)))
         for name in ("logits_processors", "stop_rules"):
             hooks = getattr(self, name)

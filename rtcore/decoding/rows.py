@@ -26,6 +26,11 @@ class Row:
     drafts: tuple[int, ...] = ()
     forced: int = NOT_FORCED
 
+    @property
+    def processed(self) -> bool:
+        """Whether processors of the user's own choose here, which they do not where a prompt is only scored."""
+        return self.forced == NOT_FORCED and bool(self.sequence.decoding.processors)
+
 
 def rows_of(works: list[Work]) -> list[Row]:
     """The rows of a step, in the order of its logit rows."""

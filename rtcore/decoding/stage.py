@@ -80,7 +80,7 @@ class DecodingStage:
         drawn: list[Drawn] = []
         place = 0
         for work in step.works:
-            failure = failures.get(place + work.logits - 1) if failures else None
+            failure = failures.get(place + work.logits - 1) if failures and work.logits else None
             drawn.append(Drawn(work.sequence, failure=failure) if failure else self._read(work, outputs, place))
             place += work.logits
         self._hooks.stop(drawn)
@@ -92,7 +92,7 @@ class DecodingStage:
 
     def _sample(self, step: StepRows) -> tuple[SampleOutputs, dict[int, OrtolanError]]:
         """What was chosen, and what the user's own processors failed with, by row."""
-        if not any(row.sequence.decoding.processors for row in step.rows):
+        if not any(row.processed for row in step.rows):
             return self._executor.sample(step.inputs), {}
         return self._hooks.sample(self._executor, step.rows, step.inputs)
 

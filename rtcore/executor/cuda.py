@@ -24,6 +24,8 @@ from rtcore.executor.cuda_session import CudaSession, import_runtime
 from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
 from rtcore.manifest import Variant
 from rtcore.scheduler.batch import context_bucket
+from rtcore.scheduler.drafting import MOST_DRAFT_ROWS
+from rtcore.scheduler.plan import MAX_SCORED
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,20 @@ def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CudaExecutor
             why="A replayed graph runs no operators that it could time.",
             remedy="Profile the target cpu, or use the tools of the GPU's maker.",
             param="profile",
+        )
+    if config.activations != "int8":
+        raise ConfigError(
+            "Activations are not rounded on a GPU.",
+            why="Its products take them as they are, in 16 bits.",
+            remedy="Leave the setting out.",
+            param="activations",
+        )
+    if not variant.cache_tensors or variant.cache_tensors[0].dtype not in ("float16", "bfloat16"):
+        raise BundleDamaged(
+            "The manifest names no cache that a GPU's kernels can use.",
+            why="They read float16 and bfloat16.",
+            remedy="Export the model anew.",
+            param=variant.step,
         )
     runtime = import_runtime()
     device = CudaDevice()
@@ -85,9 +101,9 @@ class CudaExecutor(Executor):
         self._width = math.ceil(self._context / config.block_size)
         self._tensors = variant.cache_tensors
         rows = config.max_sequences
-        largest = self._layout(config.max_step_tokens, rows, max(rows, 64), [self._width] * len(self.windows))
+        self._logit_rows = rows + MAX_SCORED + MOST_DRAFT_ROWS
+        largest = self._layout(config.max_step_tokens, rows, self._logit_rows, [self._width] * len(self.windows))
         self._staging = Staging(device, largest.size)
-        self._logit_rows = max(rows, 64)
         self._logits = device.allocate(4 * self._logit_rows * self.vocab_size)
         self._greedy = GreedySampler(device, self._logit_rows, self.vocab_size)
         self._rows = 0
@@ -304,9 +320,11 @@ class CudaExecutor(Executor):
         self._session = None
         self._sampler.close()
         self._graphs.clear()
-        self.device.synchronize()
-        self._cache.release()
-        self._staging.release()
-        self.device.release(self._logits)
-        self._greedy.release()
-        self.device.close()
+        try:
+            self.device.synchronize()
+            self._cache.release()
+            self._staging.release()
+            self.device.release(self._logits)
+            self._greedy.release()
+        finally:
+            self.device.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from ops.cuda import CudaDevice, Kernel
@@ -10,15 +12,23 @@ from rtcore.bundle import Bundle
 from rtcore.kernels import KernelSet, folder_of, index_of
 from rtcore.manifest import Variant
 
+_PLAIN_NAME = re.compile(r"sm_[0-9]{2,3}")
+_OWN_FEATURES = 90
+
 
 def choose_architecture(device: int, packed: tuple[str, ...]) -> str | None:
     """The best of the packed architectures (sm_90 ...) for a device of compute capability `device` (90 ...).
 
     A cubin runs on devices of its own major version and of its minor version or a later one (CUDA C++ Programming
-    Guide, binary compatibility).
+    Guide, binary compatibility). From 9.0 on Triton compiles for features of one architecture alone, and such a
+    cubin runs on no other.
     """
-    numbers = [int(name[3:]) for name in packed if name.startswith("sm_") and name[3:].isdigit()]
-    fitting = [number for number in numbers if number // 10 == device // 10 and number <= device]
+    numbers = [int(name[3:]) for name in packed if _PLAIN_NAME.fullmatch(name)]
+    fitting = [
+        number
+        for number in numbers
+        if number == device or (number < _OWN_FEATURES and number // 10 == device // 10 and number <= device)
+    ]
     return f"sm_{max(fitting)}" if fitting else None
 
 

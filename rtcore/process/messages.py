@@ -101,8 +101,16 @@ decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
 
 
 def encode(message: Start | ToEngine | FromEngine) -> bytes:
-    """Encode a message; raises InvalidRequest when it is larger than the sockets take."""
-    frame = _encoder.encode(message)
+    """Encode a message; raises InvalidRequest when it is too large for the sockets or holds what cannot cross."""
+    try:
+        frame = _encoder.encode(message)
+    except (OverflowError, RecursionError) as error:
+        # The options of hooks are the client's own: integers of any length, nested as deep as they could be read.
+        raise InvalidRequest(
+            "The request cannot be passed to the engine process.",
+            why=f"{error}.",
+            remedy="Give hooks flatter options and integers of 64 bits.",
+        ) from error
     if len(frame) > MAX_MESSAGE_BYTES:
         raise InvalidRequest(
             f"The request takes {len(frame)} bytes.",

@@ -17,7 +17,7 @@ from rtcore.sequence import Sequence, held
 logger = logging.getLogger(__name__)
 
 _SMOOTHING = 0.1
-_MOST_ROWS = 64
+MOST_DRAFT_ROWS = 64
 """Drafts of all sequences in one step: each takes a row of logits as wide as the vocabulary."""
 
 
@@ -58,7 +58,7 @@ class Drafting:
             rows=len(works),
             proposing=self._seconds_each,
         )
-        tokens = min(tokens, _MOST_ROWS)
+        tokens = min(tokens, MOST_DRAFT_ROWS)
         asks: list[Ask] = []
         asked: list[Work] = []
         for work in works:

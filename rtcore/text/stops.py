@@ -21,7 +21,7 @@ class _Node:
     longest: str | None = None
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=16)  # of the longest stops allowed each takes some megabytes
 def _automaton(stops: tuple[str, ...]) -> _Node:
     root = _Node(0)
     for stop in stops:

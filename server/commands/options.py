@@ -146,10 +146,11 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def sampling_params(llm: LLM, arguments: argparse.Namespace) -> SamplingParams:
     """The model's own parameters, less what was given. max_tokens None means the room that is left."""
-    given = {name: getattr(arguments, name, None) for name in _SAMPLING_FLAGS}
-    params = llm.default_params(**given)
-    if given["max_tokens"] is None:
-        from msgspec.structs import replace
+    from msgspec.structs import replace
 
-        params = replace(params, max_tokens=None)
-    return params
+    from rtcore.config import MOST
+
+    given = {name: getattr(arguments, name, None) for name in _SAMPLING_FLAGS}
+    if given["max_tokens"] is not None:
+        return llm.default_params(**given)
+    return replace(llm.default_params(**{**given, "max_tokens": MOST}), max_tokens=None)

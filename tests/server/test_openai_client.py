@@ -51,6 +51,12 @@ async def test_a_stream_has_the_role_first_and_the_same_text(serve: Serve) -> No
         assert len({chunk.id for chunk in chunks}) == 1
 
 
+async def test_min_tokens_needs_no_max_tokens(serve: Serve) -> None:
+    async with serve() as running:
+        status, answer = await running.chat("the rain", min_tokens=40)
+        assert status == 200, answer
+
+
 async def test_completions_of_many_prompts(serve: Serve) -> None:
     async with serve() as running:
         text = running.service.text

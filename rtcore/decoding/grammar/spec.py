@@ -12,7 +12,7 @@ from ops.errors import InvalidRequest
 
 MAX_BYTES = {"json": 256 * 1024, "regex": 32 * 1024, "choice": 256 * 1024, "grammar": 64 * 1024}
 """Of the text of each kind; larger ones take more time and memory than a request should get."""
-MAX_CHOICES = 4096
+MAX_CHOICES = 3900
 
 Kind = Literal["json", "regex", "choice", "grammar", "json_object"]
 

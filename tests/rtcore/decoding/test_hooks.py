@@ -21,10 +21,22 @@ VOCABULARY = 97
 PROMPT = [5, 6, 7, 8]
 
 BROKEN = """
+from dataclasses import dataclass
+
+class Counts:
+    def begin(self, options, prompt, vocab_size):
+        return []
+    def apply(self, logits, rows):
+        for row in rows:
+            row.state.append(len(row.tokens))
+            if len(row.tokens) - row.prompt_length != len(row.state) - 1:
+                raise ValueError("not one call a token")
+
 class RefusesBadly:
     def begin(self, options, prompt, vocab_size):
         return options["missing"]
 
+@dataclass  # equal by value, so not hashable
 class Fails:
     def begin(self, options, prompt, vocab_size):
         return None
@@ -43,6 +55,7 @@ class CannotBeMade:
         raise OSError("no such file")
 """
 MORE = """
+counts = my_broken:Counts
 fails = my_broken:Fails
 spoils = my_broken:Spoils
 refuses = my_broken:RefusesBadly
@@ -140,6 +153,24 @@ def test_a_hook_that_fails_ends_its_requests_alone(kind: str) -> None:
         assert "Fails" in deltas[-1].failure.what and "as it happens" in deltas[-1].failure.why
     assert len(tokens_of(plain)) == len(tokens_of(beside)) == 12
     assert tokens_of(plain) == tokens_of(run({})[0])
+
+
+def test_a_hook_that_fails_does_not_end_a_prompt_in_the_same_step() -> None:
+    engine = fake_engine(FakeExecutor(num_blocks=[64]), max_sequences=8, max_prefill_chunk=8)
+    greedy = {"temperature": 0.0, "max_tokens": 3, "ignore_eos": True}
+    engine.submit(EngineRequest("bad", PROMPT, SamplingParams(**greedy, logits_processors=["fails"])))  # type: ignore[arg-type]
+    engine.submit(EngineRequest("long", list(range(3, 43)), SamplingParams(**greedy)))  # type: ignore[arg-type]
+    deltas = drain(engine)
+    assert deltas["bad"][-1].finish_reason == "error"
+    assert (deltas["long"][-1].finish_reason, len(tokens_of(deltas["long"]))) == ("length", 3)
+
+
+def test_a_processor_is_called_once_a_token_also_where_the_prompt_is_scored() -> None:
+    counted, scored = run(
+        {"logits_processors": ["counts"]}, {"logits_processors": ["counts"], "prompt_logprobs": 1}
+    )
+    assert counted[-1].finish_reason == scored[-1].finish_reason == "length"
+    assert tokens_of(counted) == tokens_of(scored)
 
 
 def test_logits_that_a_processor_spoils_are_its_own_fault() -> None:

@@ -28,9 +28,9 @@ def test_the_nearest_packed_architecture_is_taken(device: int, chosen: str) -> N
     assert choose_architecture(device, PACKED) == chosen
 
 
-@pytest.mark.parametrize("device", [75, 100, 120])
+@pytest.mark.parametrize("device", [75, 100, 120, 91])
 def test_another_major_version_runs_none(device: int) -> None:
-    assert choose_architecture(device, PACKED) is None
+    assert choose_architecture(device, (*PACKED, "sm_\u00b2", "sm_")) is None
 
 
 def test_steps_are_padded_to_the_next_captured_size() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ops.errors import InvalidRequest
 from rtcore.config import EngineConfig
-from rtcore.decoding.params import SamplingParams
+from rtcore.decoding.params import Hook, SamplingParams
 from rtcore.process import messages
 from rtcore.process.messages import (
     Accepted,
@@ -89,3 +89,10 @@ def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 100)
     with pytest.raises(InvalidRequest, match="100 bytes"):
         messages.encode(Cancel("x" * 200))
+
+
+@pytest.mark.parametrize("option", [10**27, -(2**70)])
+def test_what_cannot_cross_is_refused(option: int) -> None:
+    params = SamplingParams(logits_processors=(Hook("x", {"a": option}),))
+    with pytest.raises(InvalidRequest, match="cannot be passed"):
+        messages.encode(Submit(EngineRequest("r", [1], params)))
