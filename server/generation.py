@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_CHOICES = 512
 """Sequences that one HTTP request may ask for: prompts times n."""
+MAX_LISTED = 1 << 22
+"""Token ids that one HTTP request may list, for all its sequences together."""
 
 
 def check_choices(prompts: int, n: int) -> None:
@@ -29,6 +31,18 @@ def check_choices(prompts: int, n: int) -> None:
         raise InvalidRequest(
             f"The request asks for {prompts * n} answers.",
             why=f"One request may ask for {MAX_CHOICES}, prompts times n.",
+            param="n",
+        )
+
+
+def check_lists(params: SamplingParams, sequences: int) -> None:
+    """Raise InvalidRequest when the ids that a request lists, which each sequence gets, are too many together."""
+    lists = (params.stop_token_ids, params.banned_token_ids, params.allowed_token_ids or (), params.logit_bias)
+    listed = sum(map(len, lists)) + sum(map(len, params.bad_word_ids))
+    if listed * sequences > MAX_LISTED:
+        raise InvalidRequest(
+            f"The request lists {listed} token ids for each of {sequences} answers.",
+            why=f"One request may list {MAX_LISTED}, answers times ids, those of bad words among them.",
             param="n",
         )
 
@@ -101,6 +115,7 @@ class Generation:
         self._requests: list[EngineRequest] = []
         for number, prompt in enumerate(prompts):
             self._requests += service.text.requests(prompt, params, f"{self.id}-{number}", terms)
+            check_lists(self._requests[-1].params, len(prompts) * params.sequences)
         self.choices = [
             Choice(index, service.text.stream(request), request.prompt_ids)
             for index, request in enumerate(self._requests)

@@ -57,6 +57,13 @@ async def test_min_tokens_needs_no_max_tokens(serve: Serve) -> None:
         assert status == 200, answer
 
 
+async def test_lists_for_many_answers_are_bounded_together(serve: Serve) -> None:
+    async with serve() as running:
+        words = [chr(0x4E00 + number) * 300 for number in range(64)]
+        status, answer = await running.complete(["a"] * 8, n=64, bad_words=words, max_tokens=1)
+        assert (status, "token ids for each of 512 answers" in answer["error"]["message"]) == (400, True)
+
+
 async def test_completions_of_many_prompts(serve: Serve) -> None:
     async with serve() as running:
         text = running.service.text
