@@ -28,7 +28,10 @@ async def ready(request: web.Request) -> web.Response:
 
 def _answer(service: Service, status: str, code: int) -> web.Response:
     engine = service.engine
-    reason = None if engine.reason is None or engine.state == "ready" else str(error_of(engine.reason))
+    if engine.state == "draining":
+        reason: str | None = "The server is shutting down."
+    else:
+        reason = None if engine.reason is None or engine.state == "ready" else str(error_of(engine.reason))
     headers = {} if code == 200 else {"Retry-After": str(math.ceil(engine.retry_after))}
     body = encode(EngineHealth(status, engine.state, engine.restarts, engine.in_flight, reason))
     return web.Response(status=code, body=body, content_type="application/json", headers=headers)

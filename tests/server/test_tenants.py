@@ -72,6 +72,13 @@ async def test_tenants_share_no_cached_blocks(serve: Serve, monkeypatch: pytest.
         assert str(MAX_NAME) in answer["error"]["message"]
 
 
+@pytest.mark.parametrize("name", ["\u00e9", "a\tb"])
+async def test_names_that_are_no_ascii_are_refused(serve: Serve, name: str) -> None:
+    async with serve(tenant_header=HEADER) as running:
+        status, answer = await running.post("/v1/completions", {"prompt": "x"}, headers={HEADER: name})
+        assert (status, HEADER in answer["error"]["message"]) == (400, True)
+
+
 async def test_tenants_may_share_when_the_server_lets_them(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve(tenant_header=HEADER, isolate_tenants=False) as running:
         spy = Spy(running, monkeypatch)

@@ -20,6 +20,7 @@ from rtcore.decoding.grammar.source import GrammarError
 from rtcore.decoding.grammar.vocabulary import GrammarVocabulary
 
 START_SECONDS = 120.0
+_LAST_SECONDS = 1.0
 
 
 class CheckProcess:
@@ -91,8 +92,17 @@ class CheckProcess:
                 why=f"This machine is busy: {seconds:g} s were not enough.",
                 remedy="Try again later.",
             ) from error
-        except (OSError, EOFError, msgspec.DecodeError):
+        except (OSError, EOFError, msgspec.DecodeError) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LAST_SECONDS)
             self.close()
+            if process.returncode in (-signal.SIGKILL, -signal.SIGTERM) and not isinstance(
+                error, msgspec.DecodeError
+            ):
+                # Its own limits end it otherwise: this was the system, short of memory, or somebody's hand.
+                raise Overloaded(
+                    "The process that checks grammars was ended from outside.", remedy="Try again later."
+                ) from error
             return None
         except BaseException:
             self.close()

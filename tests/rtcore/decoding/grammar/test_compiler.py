@@ -150,6 +150,22 @@ def test_what_only_looks_hostile_is_served(compiler: GrammarCompiler, name: str)
     assert result(compiler, **SERVED[name]).size >= 0
 
 
+def test_a_check_that_is_killed_from_outside_says_nothing_about_the_grammar() -> None:
+    checker = CheckProcess(load_words()[0])
+    try:
+        checker.check("regex", "a")
+        assert checker._process is not None
+        os.kill(checker._process.pid, signal.SIGSTOP)
+        killer = threading.Timer(0.2, checker._process.kill)
+        killer.start()
+        with pytest.raises(Overloaded, match="from outside"):
+            checker.check("regex", "b")
+        killer.join()
+        assert checker.check("regex", "b") >= 0
+    finally:
+        checker.close()
+
+
 def test_a_check_that_takes_too_long_is_given_up_and_the_next_one_works() -> None:
     checker = CheckProcess(load_words()[0], seconds=0.3)
     try:
