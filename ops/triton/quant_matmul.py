@@ -1,7 +1,7 @@
 """QuantMatMul: y = activation(x . W^T + bias) with W in 4 or 8 bits in the layout cuda-planes, x in float16.
 
 One row of x: codes become pairs of float16 by two operations a pair and are multiplied in pairs, so that unpacking
-keeps up with the memory. Up to 64 rows: planes of codes become tiles for the tensor cores; the order of columns
+keeps up with the memory. Up to 512 rows: planes of codes become tiles for the tensor cores; the order of columns
 within a product does not matter, so nothing is shuffled. More rows: `dequantise_kernel`, then cuBLAS.
 """
 

@@ -116,8 +116,7 @@ class Layout:
 class Staging:
     """Pinned host memory and its counterpart on the GPU; a step's inputs cross in one copy.
 
-    The host side is written again only after the last copy is done: `send` waits for it before it returns to
-    writing, which costs nothing where the step's results were awaited.
+    The host side may be written again only after the last copy is done, for which the executor waits before a step.
     """
 
     def __init__(self, device: CudaDevice, size: int) -> None:
