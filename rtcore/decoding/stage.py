@@ -71,6 +71,7 @@ class DecodingStage:
             step.works = works
             self._builder.renew(step.inputs, sequences)
         else:
+            self._last = None
             step = self._last = self._new(works, sequences)
         if not (step.masks or step.processed):
             self._executor.foresee(step.inputs)

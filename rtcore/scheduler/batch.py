@@ -41,16 +41,15 @@ class BatchBuilder:
         same object, written anew.
         """
         sequences = [work.sequence for work in works if work.tokens == 1 and work.samples]
-        if len(sequences) == len(works):
-            again = self._again(sequences)
-            if again is not None:
-                return again
-            self._decoded = [] if any(one.decoding.scores_prompt for one in sequences) else sequences
-        else:
-            self._decoded = []
+        decode = len(sequences) == len(works)
+        again = self._again(sequences) if decode else None
+        if again is not None:
+            return again
+        self._decoded = []
         inputs = self._inputs = self._new(works)
-        self._picked = [held(sequence).row for sequence in self._decoded]
-        if self._decoded:
+        if decode and not any(sequence.decoding.scores_prompt for sequence in sequences):
+            self._decoded = sequences
+            self._picked = [held(sequence).row for sequence in sequences]
             self._rows = np.array(self._picked, np.int64)
             ids, positions, lengths = inputs.input_ids, inputs.positions, inputs.seq_lens
             self._views = [ids.data, positions.data, lengths.data, *(slots.data for slots in inputs.slot_mapping)]
@@ -59,7 +58,7 @@ class BatchBuilder:
     def _again(self, sequences: list[Sequence]) -> StepInputs | None:
         """The arrays of the last step, brought up to now; None where their shapes or sequences differ."""
         inputs = self._inputs
-        if inputs is None or not sequences or sequences != self._decoded:
+        if inputs is None or sequences != self._decoded:
             return None
         picked = [held(sequence).row for sequence in sequences]
         begins = [sequence.computed for sequence in sequences]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,12 +14,14 @@ import psutil
 import pytest
 
 from ops.errors import BundleDamaged, CacheTooSmall, EngineDied, EngineError, WrongTarget
+from ops.sample_columns import Number
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.decoding.params import SamplingParams
 from rtcore.engine import Engine
 from rtcore.executor.base import Executor, StepInputs
 from rtcore.executor.registry import load_executor
+from rtcore.executor.sample_arrays import OUTPUTS, no_rows
 from rtcore.request import EngineRequest
 from rtcore.scheduler.outcome import Outcome
 from tests.rtcore.fakes import advance, drain, tokens_of
@@ -95,6 +99,30 @@ def test_logits_are_those_of_dense_attention(pristine: Path) -> None:
         logits = logits_of(executor, one_sequence(tokens, blocks))
         assert logits.dtype == np.float32 and logits.shape == (40, VOCABULARY)
         np.testing.assert_allclose(logits, dense_logits(tokens), atol=TOLERANCE, rtol=0)
+    executor.close()
+
+
+def test_a_step_chooses_what_it_is_told_before(pristine: Path) -> None:
+    """The tokens are those that a run of the sample graph chooses from the same logits, and hold for one step."""
+    executor = load(pristine, cache_bytes=1 << 20)
+    step = one_sequence(prompt(5), [0, 1, 2])
+    inputs = no_rows(VOCABULARY)
+    inputs.settings = np.array([(0.0, 1, 0, 1, 0, 0), (0.9, 1, 0, 1, 0, 0), (0.9, 1, 0, 1, 0, 0)], np.float32)
+    inputs.numbers = np.array([(7, 5 + row, 0, row - 1, -1, -1) for row in range(3)], np.int64)
+    inputs.token_start = inputs.bias_start = np.zeros(4, np.int32)
+    for _ in range(2):
+        executor.foresee(inputs)
+        executor.run(step)
+        chosen = copy.deepcopy(executor.sample(inputs))
+        again = executor.sample(replace(inputs))
+        for name in OUTPUTS:
+            np.testing.assert_array_equal(getattr(chosen, name), getattr(again, name), err_msg=name)
+        assert chosen.ids[0] == executor.logits()[0].argmax() and chosen.top_ids.shape == (3, 1)
+        inputs.numbers[:, Number.POSITION] += 1
+    executor.put_logits(np.array([0]), np.eye(VOCABULARY, dtype=np.float32)[None, 3])
+    assert executor.sample(inputs).ids[0] == 3
+    executor.run(step)
+    assert executor.sample(inputs).ids[0] == chosen.ids[0]
     executor.close()
 
 
