@@ -55,10 +55,12 @@ class HashChain:
 
     def block(self, tokens: Int64, index: int) -> bytes:
         """The digest of full block `index`; tokens int64 [>= (index + 1) * block_size] are the sequence's."""
-        while len(self._digests) <= index:
-            begin = len(self._digests) * self.block_size
-            self._digests.append(self._link(tokens[begin : begin + self.block_size]))
-        return self._digests[index]
+        digests = self._digests
+        while len(digests) <= index:
+            begin = len(digests) * self.block_size
+            data = tokens[begin : begin + self.block_size].tobytes()
+            digests.append(self._digest(b"block;" + (digests[-1] if digests else self._root) + data))
+        return digests[index]
 
     def piece(self, tokens: Int64, index: int) -> bytes:
         """The digest of block `index` as far as `tokens` reach into it, which is all of it or its beginning."""
@@ -68,7 +70,3 @@ class HashChain:
             self.block(tokens, index - 1)
         parent = self._digests[index - 1] if index else self._root
         return self._digest(b"piece;" + parent + tokens[index * self.block_size :].tobytes())
-
-    def _link(self, tokens: Int64) -> bytes:
-        parent = self._digests[-1] if self._digests else self._root
-        return self._digest(b"block;" + parent + tokens.tobytes())

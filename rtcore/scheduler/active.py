@@ -89,15 +89,16 @@ class ActiveSet:
         """The works ran: their tokens are in the cache."""
         size = self._blocks.block_size
         for work in works:
-            sequence = work.sequence
-            tokens = work.tokens - len(work.drafts) + work.accepted
+            sequence, tokens, drafts = work.sequence, work.tokens, work.drafts
+            if drafts:
+                tokens += work.accepted - len(drafts)
             sequence.computed = computed = sequence.computed + tokens
-            decoded = tokens == 1 or bool(work.drafts)
+            decoded = tokens == 1 or bool(drafts)
             if computed % size >= tokens and decoded and sequence.frontier is None:
                 continue
             prefilled = not decoded or sequence.frontier is not None
             complete = computed == sequence.length
-            self._blocks.commit(held(sequence), sequence.tokens[: sequence.computed], tail=prefilled and complete)
+            self._blocks.commit(held(sequence), sequence.tokens[:computed], tail=prefilled and complete)
             self._charge(sequence)
             if sequence.saved is not None:
                 self.unsave(sequence)

@@ -48,8 +48,8 @@ def run_rounds(
     until: float = math.inf,
 ) -> list[list[Answer]]:
     """The answers of each entry, one a round. Every round begins with another entry; one that is missing, that
-    failed, or that has had its own number of rounds, is not asked again. An interrupt, or `until` on the clock of time.monotonic, ends the rounds with what
-    is there: whoever has no answer yet says so.
+    failed, or that has had its own number of rounds, is not asked again. An interrupt, or `until` on the clock of
+    time.monotonic, ends the rounds with what is there: whoever has no answer yet says so.
     """
     answers: list[list[Answer]] = [[] for _ in entries]
     order = [(number, (place + number) % len(entries)) for number in range(rounds) for place in range(len(entries))]

@@ -324,7 +324,7 @@ class TestEviction:
 
 
 def _leak(memory: Memory, blocks: SequenceBlocks) -> None:
-    memory.manager.pools[0].take()
+    memory.manager.pools[0].take(1)
 
 
 def _swallow(memory: Memory, blocks: SequenceBlocks) -> None:
