@@ -37,7 +37,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory for the cache of preempted sequences, used where copying is cheaper than computing anew; 0 never
     does. speculation: who makes drafts for the model to verify: none, ngram, draft (a smaller model,
     draft_bundle), or the name of an installed proposer. max_drafts: of one sequence in a step. threads: None
-    takes the cores this process may use. check: full hashes all files before start, sizes only compares sizes.
+    takes the cores this process may use. check: full hashes what the engine reads, sizes only compares sizes.
     kernels: forces a code path of the CPU kernels. activations: what products with quantised weights round their
     input to; float32 is exact, slow, and for verification. debug_invariants: check after every step. profile: path
     and beginning of the names of files, one a graph, into which ONNX Runtime writes how long each operator of every
