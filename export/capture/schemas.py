@@ -69,6 +69,8 @@ _FLOATS = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
 _TYPES = {
     "T": _FLOATS,
     "C": ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(int8)", "tensor(float8e4m3fn)"],
+    "G": [*_FLOATS, "tensor(uint8)"],
+    "D": [*_FLOATS, "tensor(uint8)"],
     "U8": ["tensor(uint8)"],
     "U32": ["tensor(uint32)"],
     "I32": ["tensor(int32)"],
