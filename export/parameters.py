@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.experts import of_experts
 from export.sources import source_of
-from export.tensors import RowSource
-from ops.errors import CheckpointError
+from export.tensors import RowSource, mismatch
 
 #: What checkpoints call a parameter that transformers has renamed since: GPT-NeoX's head.
 FORMER_NAMES = {"lm_head.weight": "embed_out.weight"}
@@ -41,7 +41,7 @@ def bind(source: RowSource, tensor: TensorReader, constants: Mapping[str, NDArra
     """
     bound = source_of(source.recipe(), tensor, constants.__getitem__)
     if bound.shape != source.shape:
-        raise _mismatch(", ".join(tensor_names(source.recipe())), bound.shape, source.shape)
+        raise mismatch(", ".join(tensor_names(source.recipe())), bound.shape, source.shape)
     return bound
 
 
@@ -55,7 +55,8 @@ def checked_reader(
 
     names: the tensors that the checkpoint has. Of tied parameters it may hold any one (`aliases`), and a
     checkpoint of the bare model leaves the base model's prefix out ("wte.weight" for "transformer.wte.weight").
-    Some names are older than transformers' present ones (`FORMER_NAMES`).
+    Some names are older than transformers' present ones (`FORMER_NAMES`), and experts may lie apart
+    (`export.experts`). Parameters of more than two axes are seen as matrices.
     """
     present = set(names)
 
@@ -63,9 +64,11 @@ def checked_reader(
         tied = aliases.get(name, (name,))
         former = (FORMER_NAMES[spelling] for spelling in tied if spelling in FORMER_NAMES)
         spellings = (*tied, *(spelling.partition(".")[2] for spelling in tied), *former)
-        found = tensor(next((spelling for spelling in spellings if spelling in present), name))
+        found = of_experts(name, shapes, present, tensor)
+        if found is None:
+            found = tensor(next((spelling for spelling in spellings if spelling in present), name))
         if tuple(found.shape) != shapes[name]:
-            raise _mismatch(name, tuple(found.shape), shapes[name])
+            raise mismatch(name, tuple(found.shape), shapes[name])
         return found
 
     return read
@@ -80,11 +83,3 @@ def tensor_names(recipe: Any) -> list[str]:
     if recipe.get("op") == "tensor":
         return [recipe["name"]]
     return [name for part in recipe.values() for name in tensor_names(part)]
-
-
-def _mismatch(name: str, found: tuple[int, ...], needed: tuple[int, ...]) -> CheckpointError:
-    return CheckpointError(
-        f"The tensor {name} has shape {list(found)}, where the configuration needs {list(needed)}.",
-        remedy="Check that config.json belongs to these weights.",
-        param=name,
-    )

@@ -18,6 +18,7 @@ from export.parameters import TensorReader
 from export.scatter import scatter
 from export.simulate import rounding
 from export.sources import row_chunks
+from export.tensors import matrix_shape
 from models.registry import family_of
 from ops.errors import CheckpointError
 
@@ -99,8 +100,9 @@ def _load(model: PreTrainedModel, captured: CapturedModel, tensor: TensorReader,
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             source = tensor(canonical.get(name, name))
+            matrix = parameter.view(source.shape)
             for start, stop in row_chunks(source):
-                parameter[start:stop] = torch.from_numpy(np.ascontiguousarray(source.rows(start, stop))).to(dtype)
+                matrix[start:stop] = torch.from_numpy(np.ascontiguousarray(source.rows(start, stop))).to(dtype)
 
 
 def _dequantise(model: PreTrainedModel, captured: CapturedModel, lowered: LoweredModel) -> None:
@@ -113,9 +115,12 @@ def _dequantise(model: PreTrainedModel, captured: CapturedModel, lowered: Lowere
 
 
 def parameter_arrays(model: PreTrainedModel, captured: CapturedModel, role: str) -> dict[str, NDArray[np.float32]]:
-    """The model's parameters by the names that expressions use. A tied name means the head's own copy for the
-    role "head", else the embedding."""
-    arrays = {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+    """The model's parameters by the names that expressions use, as matrices where they have more axes. A tied
+    name means the head's own copy for the role "head", else the embedding."""
+    arrays = {
+        name: parameter.detach().numpy().reshape(matrix_shape(tuple(parameter.shape)))
+        for name, parameter in model.named_parameters()
+    }
     head = model.get_output_embeddings().weight.detach().numpy()
     embedding = model.get_input_embeddings().weight.detach().numpy()
     for name, group in captured.aliases.items():

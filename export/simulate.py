@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +19,8 @@ _HALF = "float16"
 
 @contextmanager
 def rounding(model: PreTrainedModel, lowered: LoweredModel) -> Iterator[None]:
-    """While it lasts, `model` rounds the input of each linear that `lowered` keeps in integers, and keys and
-    values to the type of its cache."""
+    """While it lasts, `model` rounds the input of each linear that `lowered` keeps in integers, what its experts'
+    weights in integers multiply, and keys and values to the type of its cache."""
     groups = {
         parameter: weight.quantised.form.group
         for weight in lowered.quantised
@@ -36,6 +37,13 @@ def rounding(model: PreTrainedModel, lowered: LoweredModel) -> Iterator[None]:
         for weight in lowered.quantised
         if weight.role == "head"
     ]
+    mixtures = [
+        (module, groups.get(f"{path}.gate_up_proj"), groups.get(f"{path}.down_proj"))
+        for path, module in model.named_modules()
+        if {f"{path}.gate_up_proj", f"{path}.down_proj"} & groups.keys()
+    ]
+    for module, outer, inner in mixtures:
+        module.forward = partial(_experts, module, outer, inner)
     half = any(cache.dtype == _HALF for cache in lowered.cache_tensors)
     before = model.config._attn_implementation
     if half:
@@ -46,6 +54,8 @@ def rounding(model: PreTrainedModel, lowered: LoweredModel) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+        for module, _, _ in mixtures:
+            del module.forward
         if half:
             model.set_attn_implementation(before)
 
@@ -65,6 +75,27 @@ def _round_input(group: int) -> Callable[..., Any]:
         return (round_activations(arguments[0], group), *arguments[1:])
 
     return hook
+
+
+def _experts(
+    module: nn.Module,
+    outer: int | None,
+    inner: int | None,
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
+    """The sum of what the chosen experts give [T, H]; outer, inner: groups in which rows are rounded before gate
+    and up and before down, None where these are no integers."""
+    total = torch.zeros_like(x)
+    rounded = x if outer is None else round_activations(x, outer)
+    for expert in chosen.unique().tolist():
+        rows, ranks = torch.where(chosen == expert)
+        gate, up = (rounded[rows] @ module.gate_up_proj[expert].T).chunk(2, dim=-1)
+        active = module.act_fn(gate) * up
+        active = active if inner is None else round_activations(active, inner)
+        total.index_add_(0, rows, active @ module.down_proj[expert].T * weights[rows, ranks, None])
+    return total
 
 
 def _attention(

@@ -198,6 +198,27 @@ class Constant(Expression):
         return {"op": "constant", "shape": list(self.shape), "sha256": self._digest}
 
 
+class Named(RowSource):
+    """A source that is known as the parameter it stands for: how its checkpoint keeps that, and in how many
+    tensors, is the checkpoint's matter."""
+
+    def __init__(self, source: RowSource, name: str) -> None:
+        self._source = source
+        self.name = name
+        self.key = f"tensor:{name}"
+        self.shape = source.shape
+        self.quantised = source.quantised
+
+    def rows(self, start: int, stop: int) -> NDArray[np.float32]:
+        return self._source.rows(start, stop)
+
+    def quantised_rows(self, start: int, stop: int) -> QuantisedRows:
+        return self._source.quantised_rows(start, stop)
+
+    def recipe(self) -> dict[str, Any]:
+        return {"op": "tensor", "name": self.name}
+
+
 def join_quantised(pieces: Sequence[QuantisedRows]) -> QuantisedRows:
     """Quantised rows of one form, one below the other."""
     if len(pieces) == 1:

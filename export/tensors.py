@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.errors import CheckpointError
 from ops.layout import QuantForm
 
 CHUNK_BYTES = 32 << 20
@@ -80,3 +81,18 @@ class StoredTensor(ABC):
     @property
     def nbytes(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape of three axes or more, as the weights of a layer's experts have, seen as a matrix: the leading axes
+    become one, whose rows lie one below the other."""
+    return shape if len(shape) < 3 else (int(np.prod(shape[:-1], dtype=np.int64)), shape[-1])
+
+
+def mismatch(name: str, found: tuple[int, ...], needed: tuple[int, ...]) -> CheckpointError:
+    """The error for a tensor of another shape than the configuration says."""
+    return CheckpointError(
+        f"The tensor {name} has shape {list(found)}, where the configuration needs {list(needed)}.",
+        remedy="Check that config.json belongs to these weights.",
+        param=name,
+    )

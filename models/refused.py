@@ -4,11 +4,11 @@ from __future__ import annotations
 
 #: What is missing, then the model types that need it.
 _BY_REASON = {
-    "mixture-of-experts layers": """
+    "mixture-of-experts layers of a form that Ortolan does not have": """
         afmoe aria_text cohere2_moe dbrx deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 dots1 ernie4_5_moe
         exaone_moe flex_olmo glm4_moe glm4_moe_lite glm_moe_dsa gpt_oss granitemoe granitemoeshared granitemoe_swa
-        hunyuan_v1_moe jetmoe llama4 llama4_text longcat_flash mimo_v2_flash minimax_m2 mixtral olmoe phimoe
-        qwen2_moe qwen3_moe sarvam_moe solar_open""",
+        hunyuan_v1_moe jetmoe llama4 llama4_text longcat_flash mimo_v2_flash minimax_m2 phimoe sarvam_moe
+        solar_open""",
     "layers with a recurrent state (linear attention or state space)": """
         bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe lfm3 mamba mamba2 minimax
         nemotron_h olmo_hybrid qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text qwen3_next recurrent_gemma rwkv

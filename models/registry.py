@@ -13,10 +13,14 @@ from models.gpt_neox import GPT_NEOX
 from models.granite import GRANITE
 from models.llama import LLAMA
 from models.mistral import MISTRAL
+from models.mixtral import MIXTRAL
 from models.olmo2 import OLMO2
+from models.olmoe import OLMOE
 from models.phi3 import PHI3
 from models.qwen2 import QWEN2
+from models.qwen2_moe import QWEN2_MOE
 from models.qwen3 import QWEN3
+from models.qwen3_moe import QWEN3_MOE
 from models.refused import REFUSED
 from models.smollm3 import SMOLLM3
 from models.starcoder2 import STARCODER2
@@ -36,6 +40,10 @@ FAMILIES: tuple[Family, ...] = (
     GRANITE,
     GPT2,
     GPT_NEOX,
+    MIXTRAL,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    OLMOE,
 )
 _BY_TYPE = {model_type: family for family in FAMILIES for model_type in family.model_types}
 _OTHER_SENSES = ("vision_config", "audio_config", "video_config", "vision_tower", "mm_vision_tower")

@@ -1,7 +1,7 @@
 """The schemas of the operator domain: one definition each, the source of registration, checks and docs.
 
-Type letters: T is float32, float16 or bfloat16 (activations), C is the cache's type, U8, U32, I32 and
-I64 are integers.
+Type letters: T is float32, float16 or bfloat16 (activations), C is the cache's type, G and D are T or U8 (weights
+of experts that are no integers, or quantised), U8, U32, I32 and I64 are integers.
 """
 
 from __future__ import annotations
@@ -206,6 +206,51 @@ QUANT_GATHER = Schema(
     attributes=_QUANTISED,
 )
 
+
+def _of_experts(weights: str, rows: str, columns: str) -> tuple[Attribute, ...]:
+    """The attributes of one of the two weights of Experts."""
+    changed = {
+        "rows": Attribute("rows", "int", rows),
+        "columns": Attribute("columns", "int", columns),
+        "bits": Attribute("bits", "int", "4 or 8; 32 where the weights are no integers", 32),
+        "group": Attribute("group", "int", "as in QuantMatMul, where the weights are integers", 32),
+    }
+    return tuple(
+        replace(own, name=f"{weights}_{one.name}") for one in _QUANTISED for own in [changed.get(one.name, one)]
+    )
+
+
+EXPERTS = Schema(
+    name="Experts",
+    meaning=(
+        "A layer of experts of which each row goes to the top_k with the largest logits (of equal ones the "
+        "first): y = sum over them of p * down . (activation(gate . x) * (up . x)). p is the softmax of the "
+        "logits over all experts, or with normalise over the chosen ones, which is also what dividing by their "
+        "sum gives; times scale. Expert e has the rows [e * N, (e + 1) * N) of a weight of experts * N rows. "
+        "Quantised weights are as in QuantMatMul, with a multiple of 16 rows for each of gate, up and down, and "
+        "what they multiply is rounded alike. Only the weights of experts that some row goes to are read. A row's "
+        "bits do not depend on the other rows nor on the number of threads."
+    ),
+    inputs=(
+        Input("x", "T", "[T, H]", "input"),
+        Input("logits", "T", "[T, experts]", "how well each expert suits each row: the router's product"),
+        Input(
+            "gate_up_weights", "G", "[experts * 2 * I, H], or as the layout says", "gate, then up, of each expert"
+        ),
+        Input("down_weights", "D", "[experts * H, I], or as the layout says", "down of each expert"),
+    ),
+    outputs=(Input("y", "T", "[T, H]", "result"),),
+    attributes=(
+        Attribute("experts", "int", "number of experts"),
+        Attribute("top_k", "int", "experts of a row"),
+        Attribute("normalise", "int", "1 where the weights of a row's experts add up to 1", 0),
+        Attribute("scale", "float", "factor on the weights of experts", 1.0),
+        Attribute("activation", "string", "one of GatedActivation", "silu"),
+        *_of_experts("gate_up", "experts * 2 * I", "H"),
+        *_of_experts("down", "experts * H", "I"),
+    ),
+)
+
 COPY_BLOCKS = Schema(
     name="CopyBlocks",
     meaning="Copies whole blocks of one cache tensor: cache[destination[i]] = cache[source[i]], in order.",
@@ -263,6 +308,7 @@ SCHEMAS: dict[str, Schema] = {
         QUANT_MATMUL,
         QUANT_LOGITS,
         QUANT_GATHER,
+        EXPERTS,
         COPY_BLOCKS,
         SAMPLE,
     )

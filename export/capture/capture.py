@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from export.capture import buffers
-from export.capture.captured import CapturedModel, is_head
+from export.capture.captured import CapturedModel, is_head, of_a_token
 from export.capture.quiet import quiet
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.capture.step_inputs import add_step_inputs
@@ -25,7 +25,7 @@ from export.capture.trace import meta_model, trace
 from export.parameters import Parameter
 from export.passes import run_passes
 from export.sources import Affine, Transposed
-from export.tensors import RowSource
+from export.tensors import RowSource, matrix_shape
 from models.registry import family_of
 from ops.errors import ConfigError, UnsupportedModel
 from ops.schema import DOMAIN
@@ -54,7 +54,7 @@ def capture(config: dict[str, Any], context_length: int | None = None) -> Captur
     graph = trace(model, swapper)
     names = _canonical_names(model)
     captured = CapturedModel(graph, family.name, _dimensions(model, graph, length), aliases=_aliases(names))
-    captured.shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    captured.shapes = {name: matrix_shape(tuple(value.shape)) for name, value in model.named_parameters()}
     _fill_constants(model, graph)
     with quiet():
         onnxscript.optimizer.optimize(graph)
@@ -148,14 +148,15 @@ def _dimensions(model: PreTrainedModel, graph: ir.Model, length: int) -> Dimensi
 
 
 def _linear_parameters(captured: CapturedModel) -> int:
-    """Weights of the linears inside the layers, without the head."""
-    linears = [node for node in captured.graph if node.op_type == "Linear" and node.domain == DOMAIN]
-    sizes = [captured.weight_of(node.inputs[1]) for node in linears]
-    return sum(
-        math.prod(source.shape)
-        for node, source in zip(linears, sizes, strict=True)
-        if source is not None and not is_head(node)
-    )
+    """Weights inside the layers that one token is multiplied with: those of linears and of its experts."""
+    total = 0
+    for node in captured.graph:
+        if node.domain != DOMAIN or node.op_type not in ("Linear", "Experts") or is_head(node):
+            continue
+        sources = [source for source in map(captured.weight_of, node.inputs) if source is not None]
+        size = sum(math.prod(source.shape) for source in sources if len(source.shape) == 2)
+        total += of_a_token(node, size)
+    return total
 
 
 def _check_complete(captured: CapturedModel) -> None:

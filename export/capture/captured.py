@@ -12,6 +12,7 @@ from export.checkpoint.base import Checkpoint
 from export.parameters import TensorReader, checked_reader
 from export.sources import Constant
 from export.tensors import RowSource
+from ops.schema import DOMAIN
 from rtcore.manifest import CacheGroup, Dimensions
 
 
@@ -38,6 +39,22 @@ def is_head(linear: ir.Node) -> bool:
     """Whether a linear comes after the choice of rows, and so gives logits: S rows where others give T."""
     shape = linear.outputs[0].shape
     return shape is not None and not isinstance(shape[0], int) and shape[0].value == "S"
+
+
+def is_router(linear: ir.Node) -> bool:
+    """Whether what a linear gives, by itself or as a part, decides which experts rows go to."""
+    readers = [use.node for use in linear.outputs[0].uses()]
+    parts = [
+        use.node for node in readers if node.op_type == "Split" for part in node.outputs for use in part.uses()
+    ]
+    return any((node.domain, node.op_type) == (DOMAIN, "Experts") for node in (*readers, *parts))
+
+
+def of_a_token(node: ir.Node, count: int) -> int:
+    """What one token has to do with of `count` weights (or their bytes) of a node: all, or those of its experts."""
+    if node.op_type != "Experts":
+        return count
+    return count * node.attributes["top_k"].as_int() // node.attributes["experts"].as_int()
 
 
 @dataclass

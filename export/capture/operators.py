@@ -51,6 +51,13 @@ def _attention_shape(
     return q.new_empty((1, q.shape[2], q.shape[1], v.shape[3]))
 
 
+def _route_shape(
+    logits: torch.Tensor, top_k: int, normalise: int, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (*logits.shape[:-1], top_k)
+    return logits.new_empty(shape, dtype=torch.int64), logits.new_empty(shape)
+
+
 linear = _define("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _linear_shape)
 rms_norm = _define(
     "rms_norm(Tensor x, Tensor weight, float epsilon) -> Tensor", lambda x, weight, epsilon: torch.empty_like(x)
@@ -65,6 +72,16 @@ attention = _define(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? sinks, int layer, int heads, int kv_heads, int head_dim, "
     "int v_dim, float scale, int window, float softcap) -> Tensor",
     _attention_shape,
+)
+
+route = _define(
+    "route(Tensor logits, int top_k, int normalise, float scale) -> (Tensor, Tensor)",
+    _route_shape,
+)
+chosen_experts = _define(
+    "chosen_experts(Tensor x, Tensor chosen, Tensor weights, Tensor gate_up, Tensor down, str activation) "
+    "-> Tensor",
+    lambda x, *others: torch.empty_like(x),
 )
 
 
@@ -99,4 +116,10 @@ def translations() -> dict[Any, Callable[..., Any]]:
             q, k, cos, sin, interleaved=interleaved
         ),
         attention.default: onnx_attention,
+        route.default: lambda logits, top_k, normalise, scale: _CAPTURE.Route(
+            logits, top_k=top_k, normalise=normalise, scale=scale
+        ),
+        chosen_experts.default: lambda x, chosen, weights, gate_up, down, activation: _CAPTURE.ChosenExperts(
+            x, chosen, weights, gate_up, down, activation=activation
+        ),
     }

@@ -1,7 +1,7 @@
 """Registration of operator schemas with onnx, from `ops/schema.py`, and the schemas that only a capture uses.
 
 The capture's own domain holds what a traced model says before passes put it into an operator that serving
-knows: rotary embedding, a lookup of its table, attention without a cache.
+knows: rotary embedding, a lookup of its table, attention without a cache, experts chosen outside.
 """
 
 from __future__ import annotations
@@ -63,12 +63,43 @@ ATTENTION = Schema(
     ),
 )
 
-CAPTURE_SCHEMAS = {schema.name: schema for schema in (ROPE_LOOKUP, ROTARY, ATTENTION)}
+ROUTE = Schema(
+    name="Route",
+    meaning="The experts of each row and their weights, as Experts chooses them.",
+    inputs=(Input("logits", "T", "[T, experts]", "of the router"),),
+    outputs=(
+        Input("chosen", "I64", "[T, top_k]", "experts, the best first"),
+        Input("weights", "T", "[T, top_k]", "theirs"),
+    ),
+    attributes=(
+        Attribute("top_k", "int", "experts of a row"),
+        Attribute("normalise", "int", "as in Experts"),
+        Attribute("scale", "float", "as in Experts"),
+    ),
+)
+
+CHOSEN_EXPERTS = Schema(
+    name="ChosenExperts",
+    meaning="The weighted sum of what chosen experts give.",
+    inputs=(
+        Input("x", "T", "[T, H]", "input"),
+        Input("chosen", "I64", "[T, top_k]", "from Route"),
+        Input("weights", "T", "[T, top_k]", "from Route"),
+        Input("gate_up", "T", "[experts, 2 * I, H]", "gate, then up, of each expert"),
+        Input("down", "T", "[experts, H, I]", "down of each expert"),
+    ),
+    outputs=(Input("y", "T", "[T, H]", "result"),),
+    attributes=(Attribute("activation", "string", "one of GatedActivation"),),
+)
+
+CAPTURE_SCHEMAS = {schema.name: schema for schema in (ROPE_LOOKUP, ROTARY, ATTENTION, ROUTE, CHOSEN_EXPERTS)}
 
 _FLOATS = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
 _TYPES = {
     "T": _FLOATS,
     "C": ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(int8)", "tensor(float8e4m3fn)"],
+    "G": [*_FLOATS, "tensor(uint8)"],
+    "D": [*_FLOATS, "tensor(uint8)"],
     "U8": ["tensor(uint8)"],
     "U32": ["tensor(uint32)"],
     "I32": ["tensor(int32)"],

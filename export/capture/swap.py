@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from export.capture import operators
 from export.capture.buffers import rebuilt
 from export.capture.probe import half_tables, probe_norm, probe_rotary
+from export.capture.probe_experts import RouterForm, probe_experts, probe_router
 
 PROBE_POSITIONS = 5
 
@@ -34,7 +35,7 @@ class Swapper:
         self.offsets: dict[str, float] = {}
 
     def swap(self) -> None:
-        """Replace the `forward` of linears, RMS norms, rotary modules and GPT-2's GELU."""
+        """Replace the `forward` of linears, RMS norms, rotary modules, routers, experts and GPT-2's GELU."""
         forms: dict[Any, Any] = {}
         for path, module in self.model.named_modules():
             if isinstance(module, nn.Linear):
@@ -45,6 +46,10 @@ class Swapper:
                 _replace(module, _gelu_tanh)
             elif "RotaryEmbedding" in type(module).__name__:
                 self._swap_rotary(path, module)
+            elif (router := probe_router(module)) is not None:
+                _replace(module, _router(router))
+            elif (activation := probe_experts(module)) is not None:
+                _replace(module, _experts(activation))
             elif not module._modules and len(module._parameters) == 1:
                 known = (type(module), tuple(sorted((k, v) for k, v in vars(module).items() if _plain(v))))
                 if known not in forms:
@@ -123,6 +128,22 @@ def _conv1d(self: Conv1D, x: torch.Tensor) -> torch.Tensor:
 
 def _gelu_tanh(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return nn.functional.gelu(x, approximate="tanh")
+
+
+def _router(form: RouterForm) -> Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def forward(self: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        logits = operators.linear(x, self.weight, None)
+        chosen, weights = operators.route(logits, form.top_k, int(form.normalise), form.scale)
+        return logits, weights, chosen
+
+    return forward
+
+
+def _experts(activation: str) -> Callable[..., torch.Tensor]:
+    def forward(self: nn.Module, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return operators.chosen_experts(x, chosen, weights, self.gate_up_proj, self.down_proj, activation)
+
+    return forward
 
 
 def _rms_norm(epsilon: float) -> Callable[..., torch.Tensor]:

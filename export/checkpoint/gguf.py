@@ -16,6 +16,7 @@ from export.checkpoint.files import digest_files
 from export.checkpoint.gguf_config import config_of, family_of
 from export.checkpoint.gguf_file import GGUFFile, GGUFTensorInfo
 from export.checkpoint.gguf_tokenizer import tokenizer_of
+from export.sources import Named
 from export.tensors import QuantisedRows, RowSource
 from ops.errors import CheckpointError, UnsupportedModel
 
@@ -125,26 +126,6 @@ class GGUFTensor(RowSource):
 
     def quantised_rows(self, start: int, stop: int) -> QuantisedRows:
         return blocks.decode_blocks(self._file.rows(self._info, start, stop), self._info.type)
-
-    def recipe(self) -> dict[str, Any]:
-        return {"op": "tensor", "name": self.name}
-
-
-class Named(RowSource):
-    """A tensor in Hugging Face's layout, known by its name alone: how GGUF reorders it is this file's matter."""
-
-    def __init__(self, source: RowSource, name: str) -> None:
-        self._source = source
-        self.name = name
-        self.key = f"tensor:{name}"
-        self.shape = source.shape
-        self.quantised = source.quantised
-
-    def rows(self, start: int, stop: int) -> NDArray[np.float32]:
-        return self._source.rows(start, stop)
-
-    def quantised_rows(self, start: int, stop: int) -> QuantisedRows:
-        return self._source.quantised_rows(start, stop)
 
     def recipe(self) -> dict[str, Any]:
         return {"op": "tensor", "name": self.name}

@@ -16,6 +16,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from export.checkpoint.files import FETCH_AGAIN, fill
+from export.tensors import matrix_shape
 from ops.errors import CheckpointError, UnsupportedModel
 
 MAGIC = b"GGUF"
@@ -34,7 +35,8 @@ STRING, ARRAY = 8, 9
 
 @dataclass(frozen=True)
 class GGUFTensorInfo:
-    """Where one tensor lies. shape: rows first, as numpy has it; row_bytes: the stored size of one row."""
+    """Where one tensor lies. shape: rows first, as numpy has it, of experts all rows; row_bytes: the stored size
+    of one row."""
 
     name: str
     type: GGMLQuantizationType
@@ -152,9 +154,8 @@ class GGUFFile:
                 raise self.damaged(f"It has the tensor {name!r} twice.")
             if offset % alignment or shape[-1] % items or 0 in shape:
                 raise self.damaged(f"The tensor {name!r} of shape {list(shape)} at {offset} does not fit its type.")
+            shape = matrix_shape(shape)
             row_bytes = shape[-1] // items * size
-            for length in shape[1:-1]:
-                row_bytes *= length
             if len(shape) == 1:
                 if items != 1:
                     raise self.damaged(f"The vector {name!r} is stored in blocks of {items}.")

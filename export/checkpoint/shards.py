@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.checkpoint.files import FETCH_AGAIN, fill
-from export.tensors import RowSource
+from export.tensors import RowSource, matrix_shape
 from ops.errors import CheckpointError, UnsupportedModel
 
 MAX_HEADER_BYTES = 100_000_000
@@ -126,7 +126,7 @@ class Shard:
                 remedy="Export the unquantised checkpoint (F32, F16 or BF16), or a GGUF file.",
             )
         dtype: np.dtype[Any] = FLOATS[entry.dtype]
-        shape = (stop - start, *entry.shape[1:])
+        shape = (stop - start, *matrix_shape(entry.shape)[1:])
         raw: NDArray[Any] = np.empty(shape, dtype)
         width = raw.nbytes // max(1, stop - start)
         self._fill(raw, entry.offset + start * width)
@@ -146,12 +146,13 @@ class Shard:
 
 
 class ShardTensor(RowSource):
-    """One tensor of a shard, read in rows when asked. A scalar is seen as one row."""
+    """One tensor of a shard, read in rows when asked. A scalar is seen as one row, one of more than two axes as a
+    matrix."""
 
     def __init__(self, shard: Shard, name: str) -> None:
         self._shard = shard
         self.name = name
-        self.shape = shard.entries[name].shape or (1,)
+        self.shape = matrix_shape(shard.entries[name].shape) or (1,)
         self.key = f"tensor:{name}"
 
     def rows(self, start: int, stop: int) -> NDArray[np.float32]:

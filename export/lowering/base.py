@@ -34,8 +34,8 @@ class LoweredModel:
 
     step: the graph that an executor runs; its initialisers named in tensors have type and shape, but their
     content is still to be written. recipe: what a manifest records of it. linear_bytes: weights that one
-    decode step reads. quantised: the weights that are kept in integers. float_type: of all other weights and of
-    activations.
+    decode step of one sequence reads. quantised: the weights that are kept in integers. float_type: of all other
+    weights and of activations.
     """
 
     step: ir.Model

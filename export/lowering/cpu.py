@@ -2,8 +2,9 @@
 
 Linear -> Gemm (float32; it reads [N, K] as checkpoints keep it, and its bits for a row do not depend on the
 other rows) or QuantMatMul, into which is fused what surrounds it; RMSNorm -> RMSNormalization; an embedding in
-integers -> QuantGather, which reads the bytes that a tied head multiplies by. The other operators of ai.ortolan
-have kernels of their own.
+integers -> QuantGather, which reads the bytes that a tied head multiplies by; Experts keeps its two weights in
+float32 or in integers. A router stays in float32: which experts a row goes to is not to depend on rounding. The
+other operators of ai.ortolan have kernels of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from export.capture.captured import CapturedModel, is_head
+from export.capture.captured import CapturedModel, is_head, is_router, of_a_token
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.lowering.base import LoweredModel, Lowering
 from export.lowering.fuse import fuse
@@ -20,6 +21,7 @@ from export.lowering.weights import WeightStore
 from export.parameters import TensorReader
 from export.recipe import Recipe, Role
 from ops.errors import ConfigError
+from ops.layout import TILE
 from ops.schema import DOMAIN, VERSION
 
 IR_VERSION = 10
@@ -74,13 +76,34 @@ class _StepWriter(StepWriter):
             self.replace(node, ir.Node("", "RMSNormalization", node.inputs, attributes))
         elif (node.domain, node.op_type) == ("", "Gather") and self.store.holds(node.inputs[0]):
             self.embedding(node)
+        elif (node.domain, node.op_type) == (DOMAIN, "Experts"):
+            self._experts(node)
+
+    def _experts(self, node: ir.Node) -> None:
+        """Each of the two weights in the form that the recipe gives it, if its experts are whole tiles of it."""
+        experts = node.attributes["experts"].as_int()
+        inputs, attributes = list(node.inputs[:2]), dict(node.attributes)
+        for index, (prefix, parts) in enumerate((("gate_up", 2), ("down", 1)), start=2):
+            weight = node.inputs[index]
+            name = "" if weight is None else str(weight.name)
+            whole_tiles = self.store.source(name).shape[0] // experts % (parts * TILE) == 0
+            form = self.form(name, "linear") if whole_tiles else self.unquantised(name)
+            if form is None:
+                inputs.append(weight)
+                self.linear_bytes += of_a_token(node, self.plain_bytes(name))
+                continue
+            quantised = self.quantise(name, "linear", form)
+            inputs.append(self.store.packed(name, quantised))
+            attributes |= {one.name: one for one in quantised_attributes(quantised, f"{prefix}_")}
+            self.linear_bytes += of_a_token(node, quantised.nbytes)
+        self.replace(node, ir.Node(DOMAIN, "Experts", inputs, attributes.values()))
 
     def _linear(self, node: ir.Node) -> None:
         x, weight = node.inputs[:2]
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         name = str(weight.name)
         role: Role = "head" if is_head(node) else "linear"
-        form = self.form(name, role)
+        form = self.unquantised(name) if is_router(node) else self.form(name, role)
         if bias is not None:
             self.linear_bytes += self.plain_bytes(str(bias.name))
         if form is None:

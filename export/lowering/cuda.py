@@ -20,7 +20,7 @@ from export.parameters import TensorReader
 from export.passes.base import only_use, producer
 from export.quantise_cuda import CudaQuantisedWeight
 from export.recipe import Recipe, Role
-from ops.errors import ConfigError
+from ops.errors import ConfigError, UnsupportedModel
 from ops.schema import DOMAIN, VERSION
 
 #: Inputs of PagedAttention that stay in float32: rotary table, norms of heads, sinks.
@@ -38,6 +38,13 @@ class CudaLowering(Lowering):
                 f"The precision {recipe.precision} is not one of a GPU.",
                 remedy="Choose bf16, fp16, int8 or int4.",
                 param="--precision",
+            )
+        if any((node.domain, node.op_type) == (DOMAIN, "Experts") for node in captured.graph):
+            raise UnsupportedModel(
+                f"Models of the family {captured.family} cannot be exported for a GPU.",
+                why="Mixtures of experts have kernels for the CPU only.",
+                remedy="Export with --target cpu and serve it on the CPU.",
+                param="--target",
             )
         model = captured.model.clone()
         model.ir_version = IR_VERSION

@@ -63,6 +63,11 @@ class StepWriter:
             self.kept_higher.add(name)
         return form
 
+    def unquantised(self, name: str) -> None:
+        """No form: a weight that cannot be, or is not to be, in integers whatever the recipe says."""
+        if self.recipe.bits is not None:
+            self.kept_higher.add(name)
+
     def plain_bytes(self, name: str) -> int:
         """Bytes of a weight that is kept as it is."""
         size = self.item_bytes
@@ -83,10 +88,10 @@ def _form_name(form: QuantForm) -> str:
     return f"int{form.bits} in groups of {form.group}{' with minima' if form.minima else ''}"
 
 
-def quantised_attributes(weight: QuantisedWeight) -> list[ir.Attr]:
-    """A quantised weight's attributes for a node."""
+def quantised_attributes(weight: QuantisedWeight, prefix: str = "") -> list[ir.Attr]:
+    """A quantised weight's attributes for a node; prefix: how their names begin on nodes with several weights."""
     return [
-        ir.AttrInt64(key, value) if isinstance(value, int) else ir.AttrString(key, value)
+        ir.AttrInt64(prefix + key, value) if isinstance(value, int) else ir.AttrString(prefix + key, value)
         for key, value in weight.attributes().items()
     ]
 

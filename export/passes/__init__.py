@@ -6,6 +6,7 @@ from export.capture.captured import CapturedModel
 from export.passes.add_rms_norm import FuseAddRMSNorm
 from export.passes.base import Pass
 from export.passes.drop_batch import DropBatch
+from export.passes.experts import FuseExperts
 from export.passes.gated_activation import FuseGatedActivation
 from export.passes.head_rows import SelectHeadRows
 from export.passes.merge_linears import MergeLinears
@@ -26,6 +27,7 @@ PASSES: tuple[type[Pass], ...] = (
     Tidy,
     DropBatch,
     Tidy,
+    FuseExperts,
     FuseAddRMSNorm,
     Tidy,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from export.capture.captured import CapturedModel
-from export.passes.base import Pass, add_node, constant, dims, producer, replace, unsqueezed
+from export.passes.base import Pass, add_node, constant, dims, producer, replace, squeezed, unsqueezed
 from ops.schema import DOMAIN
 
 _UNARY = {"Sigmoid", "Tanh", "Gelu", "Relu", "Erf", "Sqrt", "Exp", "Neg", "Cast", "Softplus"}
@@ -20,6 +20,8 @@ class DropBatch(Pass):
         return sum(self._drop(captured, node) for node in list(captured.graph))
 
     def _drop(self, captured: CapturedModel, node: ir.Node) -> int:
+        if node.op_type == "Reshape":
+            return _reshape(captured, node)
         inputs = [_without_batch(value) for value in node.inputs]
         if all(new is old for new, old in zip(inputs, node.inputs, strict=True)):
             return 0
@@ -44,6 +46,20 @@ class DropBatch(Pass):
         for old, new in zip(node.outputs, outputs, strict=True):
             replace(old, unsqueezed(captured, node, new))
         return 1
+
+
+def _reshape(captured: CapturedModel, node: ir.Node) -> int:
+    """A reshape that does nothing but take the batch axis off, or put it on."""
+    source, before, after = node.inputs[0], dims(node.inputs[0]), dims(node.outputs[0])
+    if source is None or before is None or after is None:
+        return 0
+    if before == (1, *after):
+        replace(node.outputs[0], squeezed(captured, node, source))
+    elif after == (1, *before):
+        replace(node.outputs[0], unsqueezed(captured, node, source))
+    else:
+        return 0
+    return 1
 
 
 def _without_batch(value: ir.Value | None) -> ir.Value | None:

@@ -103,6 +103,10 @@ struct Kernels {
   // products[row, kTile] with activations in float32, rows `stride` apart: for verification, not for speed.
   void (*multiply_tile_exactly)(const QuantTile& tile, const float* x, size_t stride, int64_t columns, int count,
                                 float* products);
+  // products[row, kTile] of rows, one after the other, with up to kTile rows of weights in binary32; rows up to
+  // kMostRows. A product's bits depend on its row and its weights alone.
+  void (*multiply_plain)(const float* weights, int outputs, const float* x, int64_t columns, int rows,
+                         float* products);
   // The maxima of blocks of logits; false where one is NaN or infinity. With a mask (bit i % 32 of word i / 32
   // allows token i) or where `scores` is given, writes what is allowed there, -infinity elsewhere; maxima are of that.
   bool (*scan_logits)(const float* logits, const uint32_t* mask, float* scores, float* peaks, int64_t count);

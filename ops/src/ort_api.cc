@@ -66,7 +66,9 @@ Tensor tensor_of(const Api& api, const OrtValue* value, const char* op, const ch
   return tensor;
 }
 
-bool NodeInfo::has(const char* name) const {
+bool NodeInfo::has(const char* short_name) const {
+  const std::string full = named(short_name);
+  const char* name = full.c_str();
   // ORT reports a missing attribute and one of another kind alike: only if no kind reads, there is none.
   int64_t integer = 0;
   float real = 0.0f;
@@ -87,13 +89,13 @@ bool NodeInfo::has(const char* name) const {
 
 int64_t NodeInfo::integer(const char* name) const {
   int64_t value = 0;
-  api_.call(attribute(name), abi::kKernelInfoGetAttributeInt64, info_, name, &value);
+  api_.call(attribute(name), abi::kKernelInfoGetAttributeInt64, info_, named(name).c_str(), &value);
   return value;
 }
 
 float NodeInfo::real(const char* name) const {
   float value = 0.0f;
-  api_.call(attribute(name), abi::kKernelInfoGetAttributeFloat, info_, name, &value);
+  api_.call(attribute(name), abi::kKernelInfoGetAttributeFloat, info_, named(name).c_str(), &value);
   return value;
 }
 
@@ -101,9 +103,9 @@ std::string NodeInfo::text(const char* name, const char* otherwise) const {
   if (!has(name)) return otherwise;
   size_t size = 0;
   char* none = nullptr;
-  api_.call(attribute(name), abi::kKernelInfoGetAttributeString, info_, name, none, &size);
+  api_.call(attribute(name), abi::kKernelInfoGetAttributeString, info_, named(name).c_str(), none, &size);
   std::string value(size, '\0');
-  api_.call(attribute(name), abi::kKernelInfoGetAttributeString, info_, name, value.data(), &size);
+  api_.call(attribute(name), abi::kKernelInfoGetAttributeString, info_, named(name).c_str(), value.data(), &size);
   value.resize(size ? size - 1 : 0);  // without the terminating zero
   return value;
 }

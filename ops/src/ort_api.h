@@ -94,6 +94,15 @@ class NodeInfo {
   NodeInfo(const Api& api, const OrtKernelInfo* info, std::string op)
       : api_(api), info_(info), op_(std::move(op)) {}
 
+  // The same node seen through names that begin with `prefix`: attributes of one of several weights.
+  NodeInfo under(const char* prefix) const {
+    NodeInfo info = *this;
+    info.prefix_ += prefix;
+    return info;
+  }
+  // A name as the node has it.
+  std::string named(const char* name) const { return prefix_ + name; }
+
   int64_t integer(const char* name) const;
   int64_t integer(const char* name, int64_t otherwise) const { return has(name) ? integer(name) : otherwise; }
   float real(const char* name) const;
@@ -106,11 +115,12 @@ class NodeInfo {
 
  private:
   bool has(const char* name) const;
-  std::string attribute(const char* name) const { return op_ + ": attribute " + name; }
+  std::string attribute(const char* name) const { return op_ + ": attribute " + named(name); }
 
   const Api& api_;
   const OrtKernelInfo* info_;
   std::string op_;
+  std::string prefix_;
 };
 
 // One call of a kernel.

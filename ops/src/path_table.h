@@ -27,6 +27,7 @@ constexpr Kernels path_table(const char* name) {
   table.multiply_tiles = multiply_tiles;
   table.finish_rows = finish_rows;
   table.multiply_tile_exactly = multiply_tile_exactly;
+  table.multiply_plain = multiply_plain;
   table.gather_row = gather_row;
   table.scan_logits = scan_logits;
   table.peak_of = peak_of;

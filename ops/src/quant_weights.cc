@@ -41,13 +41,14 @@ QuantWeights::QuantWeights(const NodeInfo& node, size_t input)
       form_(form_of(node)),
       groups_((columns_ + form_.group - 1) / form_.group),
       input_(input),
-      constant_(node.constant(input, "weights")) {}
+      name_(node.named("weights")),
+      constant_(node.constant(input, name_.c_str())) {}
 
 const uint8_t* QuantWeights::data(const Call& call) const {
-  const Tensor weights = call.input(constant_, input_, "weights");
+  const Tensor weights = call.input(constant_, input_, name_.c_str());
   const Shape shape{tiles(), groups_, static_cast<int64_t>(form_.group_bytes())};
   if (weights.shape != shape) {
-    call.refuse("input weights has shape " + shape_text(weights.shape) + ", but the attributes ask for " +
+    call.refuse("input " + name_ + " has shape " + shape_text(weights.shape) + ", but the attributes ask for " +
                 shape_text(shape) + ".");
   }
   return weights.as<uint8_t>();

@@ -1,6 +1,8 @@
 // The weights of a node in the layout cpu-vnni: attributes, checked against the tensor of one call.
 #pragma once
 
+#include <string>
+
 #include "ort_api.h"
 #include "quant_layout.h"
 
@@ -30,6 +32,7 @@ class QuantWeights {
   QuantForm form_;
   int64_t groups_;
   size_t input_;
+  std::string name_;
   Tensor constant_;  // where the weights are an initialiser of the graph
 };
 

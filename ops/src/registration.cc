@@ -9,6 +9,7 @@
 #include "copy_blocks.h"
 #include "cuda_domain.h"
 #include "custom_op.h"
+#include "experts.h"
 #include "gated_activation.h"
 #include "paged_attention.h"
 #include "quant_gather.h"
@@ -45,12 +46,18 @@ class Domain {
         paged_attention_half_(table, kernels_),
         quant_matmul_(table, kernels_),
         quant_gather_(table, kernels_),
+        experts_plain_(table, kernels_),
+        experts_quantised_(table, kernels_),
+        experts_plain_down_(table, kernels_),
+        experts_plain_gate_up_(table, kernels_),
         sample_(table, kernels_) {
     const Api api(table);
     api.call("ai.ortolan: creating the domain", abi::kCreateCustomOpDomain, kDomainName, &domain_);
     const OrtCustomOp* ops[] = {&gated_activation_,      &add_rms_norm_,         &copy_blocks_float_,
                                 &copy_blocks_half_,      &paged_attention_float_, &paged_attention_half_,
-                                &quant_matmul_,          &quant_gather_,         &sample_};
+                                &quant_matmul_,          &quant_gather_,         &experts_plain_,
+                                &experts_quantised_,     &experts_plain_down_,   &experts_plain_gate_up_,
+                                &sample_};
     for (const OrtCustomOp* op : ops)
       api.call("ai.ortolan: adding an operator", abi::kCustomOpDomainAdd, domain_, op);
   }
@@ -67,6 +74,10 @@ class Domain {
   CustomOp<PagedAttention<abi::kFloat16>> paged_attention_half_;
   CustomOp<QuantMatMul> quant_matmul_;
   CustomOp<QuantGather> quant_gather_;
+  CustomOp<Experts<abi::kFloat, abi::kFloat>> experts_plain_;
+  CustomOp<Experts<abi::kUint8, abi::kUint8>> experts_quantised_;
+  CustomOp<Experts<abi::kUint8, abi::kFloat>> experts_plain_down_;
+  CustomOp<Experts<abi::kFloat, abi::kUint8>> experts_plain_gate_up_;
   CustomOp<Sample> sample_;
   OrtCustomOpDomain* domain_ = nullptr;
 };

@@ -32,8 +32,8 @@ _RANDOM = np.random.default_rng(23)
 FIRST = [int(token) for token in _RANDOM.integers(3, VOCABULARY, 21)]
 SECOND = [int(token) for token in _RANDOM.integers(3, VOCABULARY, 17)]
 
-#: A tied head, widths that no group divides, weights that are transposed, rows that are moved.
-NAMES = ["llama", "llama_odd_width", "gpt2", "gpt_neox"]
+#: A tied head, widths that no group divides, weights that are transposed, rows that are moved, experts.
+NAMES = ["llama", "llama_odd_width", "gpt2", "gpt_neox", "qwen2_moe", "mixtral"]
 TIED = "model.embed_tokens.weight.int8"
 FORMS = [("int8", 32, True), ("int8", 128, False), ("int4", 32, False), ("int4", 64, True)]
 

@@ -10,7 +10,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from export.checkpoint.base import Checkpoint
-from export.tensors import RowSource
+from export.tensors import RowSource, matrix_shape
 from ops.errors import CheckpointError
 from tests.export.sources import ArraySource
 
@@ -108,6 +108,26 @@ CONFIGS: dict[str, dict[str, Any]] = {
         rotary_pct=0.5,
         use_parallel_residual=False,
     ),
+    "mixtral": _config("mixtral", num_hidden_layers=1, num_local_experts=4, num_experts_per_tok=2),
+    "qwen2_moe": _config(
+        "qwen2_moe",
+        num_experts=6,
+        num_experts_per_tok=3,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=96,
+        mlp_only_layers=[1],
+        norm_topk_prob=False,
+    ),
+    "qwen3_moe": _config(
+        "qwen3_moe",
+        num_hidden_layers=1,
+        head_dim=32,
+        num_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=48,
+        norm_topk_prob=True,
+    ),
+    "olmoe": _config("olmoe", num_hidden_layers=1, num_experts=8, num_experts_per_tok=3, hidden_act="gelu"),
 }
 
 #: Further forms of families that the other entries cover.
@@ -138,7 +158,8 @@ class ModelCheckpoint(Checkpoint):
     def __init__(self, model: PreTrainedModel) -> None:
         self.name = "memory"
         self.config = model.config.to_dict()
-        self.state = {name: value.detach().numpy() for name, value in model.named_parameters()}
+        arrays = {name: value.detach().numpy() for name, value in model.named_parameters()}
+        self.state = {name: array.reshape(matrix_shape(array.shape)) for name, array in arrays.items()}
 
     def names(self) -> Iterable[str]:
         return self.state

@@ -20,7 +20,7 @@ def test_a_plain_configuration_is_served(model_type: str) -> None:
 @pytest.mark.parametrize(
     ("config", "missing"),
     [
-        ({"model_type": "mixtral"}, "mixture-of-experts"),
+        ({"model_type": "phimoe"}, "mixture-of-experts"),
         ({"model_type": "qwen3_next"}, "recurrent state"),
         ({"model_type": "bloom"}, "ALiBi"),
         ({"model_type": "t5"}, "an encoder"),
@@ -77,12 +77,15 @@ def test_rotary_kinds_are_found_in_old_new_and_nested_spelling() -> None:
         {"model_type": "llama", "max_position_embeddings": 2**40},
         {"model_type": "qwen3", "num_hidden_layers": 2**40},
         {"model_type": "gpt2", "n_layer": 2**40},
+        {"model_type": "olmoe", "num_experts": 2, "num_experts_per_tok": 3},
+        {"model_type": "mixtral", "num_local_experts": 2**40},
+        {"model_type": "qwen3_moe", "num_experts": "many"},
     ],
 )
 def test_an_unsound_configuration_is_a_checkpoint_error(config: dict[str, object]) -> None:
     pytest.importorskip("transformers")
-    family = family_of(config)
     with pytest.raises(CheckpointError) as caught:
+        family = family_of(config)
         family.context_length(family.parse(config))
     assert "config.json" in str(caught.value)
 
