@@ -31,7 +31,7 @@ def check_choices(prompts: int, n: int) -> None:
         raise InvalidRequest(
             f"The request asks for {prompts * n} answers.",
             why=f"One request may ask for {MAX_CHOICES}, prompts times n.",
-            param="n",
+            param="prompt" if prompts > n else "n",
         )
 
 
@@ -174,6 +174,12 @@ class Generation:
             ]
             for index, choice in enumerate(self.choices):
                 choice.index = index
+
+    @property
+    def told(self) -> int:
+        """How many log-probabilities the answer tells, those of other likely tokens among them."""
+        told = [*(choice.logprobs for choice in self.choices), *(choice.prompt_logprobs for choice in self.choices)]
+        return sum(1 + len(token.top_ids) for logprobs in told for token in logprobs)
 
     def prompt_logprobs(self, choice: Choice) -> list[TokenLogprobs]:
         """Of the tokens of a choice's prompt; without echo only the first sequence of a prompt is told them."""

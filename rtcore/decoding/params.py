@@ -163,8 +163,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             )
         if len(self.bad_words) > MAX_BAD_WORDS:
             raise _out_of_range("bad_words", len(self.bad_words), f"at most {MAX_BAD_WORDS} texts")
-        if not all(_is_text(word) for word in self.bad_words):
-            raise _out_of_range("bad_words", "not all", f"texts of 1 to {MAX_STOP_BYTES} bytes of UTF-8")
+        for word in self.bad_words:
+            if not _is_text(word):
+                raise _out_of_range("bad_words", word[:32], f"texts of 1 to {MAX_STOP_BYTES} bytes of UTF-8")
         words = self.bad_word_ids
         if len(words) > 2 * MAX_BAD_WORDS or any(not 0 < len(word) <= MAX_BAD_WORD_TOKENS for word in words):
             raise _out_of_range(

@@ -23,6 +23,9 @@ _SEEDS = 1 << 64
 # What of a checkpoint's generation configuration decides here, as in vLLM.
 _MODEL_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _PLAIN = ServiceTerms()
+# Most tokens stand for fewer characters, so that many for each token of the context are too many for it.
+_CHARACTERS_A_TOKEN = 8
+_CUT_SLACK = 256
 
 
 class TextFrontend:
@@ -62,8 +65,8 @@ class TextFrontend:
         return SamplingParams(**values)  # type: ignore[arg-type]
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a plain prompt, begun as the model expects."""
-        return self.tokenizer.encode(text)
+        """The ids of a plain prompt, begun as the model expects. Raises ContextLengthExceeded, see `_encode`."""
+        return self._encode(text, add_special_tokens=True)
 
     def render_chat(self, messages: Sequence[Message], **options: Any) -> list[int]:
         """The ids of a conversation; the options are those of ChatTemplate.render."""
@@ -71,7 +74,24 @@ class TextFrontend:
 
     def encode_chat(self, text: str) -> list[int]:
         """The ids of a rendered conversation: the template has written all special tokens itself."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return self._encode(text, add_special_tokens=False)
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Raises ContextLengthExceeded by the beginning of a text, where that alone is too long by far.
+
+        Megabytes take seconds. Where a text is cut changes the tokens next to the cut, which the slack covers.
+        """
+        begin = self.context_length * _CHARACTERS_A_TOKEN
+        if len(text) > 2 * begin:
+            count = len(self.tokenizer.encode(text[:begin], add_special_tokens))
+            if count > self.context_length + _CUT_SLACK:
+                raise ContextLengthExceeded(
+                    f"The prompt has {len(text)} characters, and the first {begin} are {count} tokens.",
+                    why=f"The model's context is {self.context_length} tokens.",
+                    remedy="Shorten the prompt.",
+                    param="prompt",
+                )
+        return self.tokenizer.encode(text, add_special_tokens)
 
     def requests(
         self, prompt_ids: Sequence[int], params: SamplingParams, base_id: str, terms: ServiceTerms = _PLAIN

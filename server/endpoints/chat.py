@@ -49,7 +49,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     except OrtolanError as error:
         error.param = chat.param_names.get(error.param or "", error.param)
         raise
-    return json_response(request, reply, reply.whole())
+    return await json_response(request, reply)
 
 
 def _prompt(service: Service, chat: ChatRequest) -> list[int]:

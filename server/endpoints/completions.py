@@ -39,7 +39,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
         if asked.stream:
             return await stream_events(request, reply)
         await generation.run()
-    return json_response(request, reply, reply.whole())
+    return await json_response(request, reply)
 
 
 def _prompts(service: Service, asked: CompletionRequest, n: int) -> list[list[int]]:

@@ -23,6 +23,9 @@ from server.streaming import EventStream
 if TYPE_CHECKING:
     from rtcore.text.stream import TextDelta
 
+_LOGPROB_BYTES = 64
+"""About what a log-probability and its token take in a body."""
+
 
 class Reply(ABC):
     """The shapes that one generation is answered in.
@@ -39,6 +42,10 @@ class Reply(ABC):
         self.wants_logprobs = generation.params.logprobs is not None
         self.wants_prompt = wants_prompt
         self.head = (f"{prefix}-{generation.id}", int(time.time()), service.model, service.manifest.version)
+
+    @abstractmethod
+    def whole(self) -> msgspec.Struct:
+        """The whole answer, when the generation has run."""
 
     @abstractmethod
     def opening(self) -> Sequence[msgspec.Struct]:
@@ -87,10 +94,12 @@ async def stream_events(request: web.Request, reply: Reply) -> web.StreamRespons
         note_usage(request, reply)
 
 
-def json_response(request: web.Request, reply: Reply, whole: msgspec.Struct) -> web.Response:
+async def json_response(request: web.Request, reply: Reply) -> web.Response:
     """The whole answer as one body."""
     note_usage(request, reply)
-    return web.Response(body=encode(whole), content_type="application/json")
+    service = request.app[SERVICE]
+    body = await service.text_work(reply.generation.told * _LOGPROB_BYTES, lambda: encode(reply.whole()))
+    return web.Response(body=body, content_type="application/json")
 
 
 def note_usage(request: web.Request, reply: Reply) -> None:

@@ -154,10 +154,14 @@ class Held:
 
     def __init__(self) -> None:
         self.futures: list[Future[Grammar]] = []
+        self.left: list[Future[Grammar]] = []
 
-    def compile(self, spec: StructuredOutputs) -> Future[Grammar]:
+    def compile(self, spec: StructuredOutputs, tenant: str) -> Future[Grammar]:
         self.futures.append(Future())
         return self.futures[-1]
+
+    def leave(self, spec: StructuredOutputs, future: Future[Grammar]) -> None:
+        self.left.append(future)
 
     def close(self) -> None:
         """Nothing runs."""
@@ -202,6 +206,7 @@ def test_cancelled_while_it_waits(engine: Engine, held: Held) -> None:
     engine.cancel("r")
     (delta,) = drain(engine)["r"]
     assert delta.finish_reason == "cancelled"
+    assert held.left == held.futures
     held.futures[0].set_result(grammar())
     assert engine.step().outcome is Outcome.NO_WORK
 

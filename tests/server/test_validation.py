@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rtcore.decoding.params import MAX_SEQUENCES, MAX_STOP_BYTES, MAX_STOP_STRINGS
+from ops.errors import InvalidRequest
+from rtcore.decoding.params import MAX_SEQUENCES, MAX_STOP_BYTES, MAX_STOP_STRINGS, SamplingParams
 from rtcore.request import MAX_PRIORITY, MIN_PRIORITY
 from server.protocol.chat import CHAT_NEUTRAL, MESSAGE_NEUTRAL, ChatMessage, ChatRequest
 from server.protocol.completions import COMPLETION_NEUTRAL, CompletionRequest
@@ -321,3 +322,31 @@ def test_every_single_byte_change_is_an_answer_or_a_bad_request() -> None:
             ChatRequest.parse(changed)
         except InvalidRequest as error:
             assert error.what
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (rb'{"prompt": "a\ud800"}', "byte 13): \\ud800 is half of a surrogate pair"),
+        (rb'{"prompt": "\ud83d\ude00 \udc00"}', "byte 25): \\udc00 is half"),
+        (rb'{"prompt": "\\\ud83dx"}', "byte 14): \\ud83d is half"),
+        (rb'{"prompt": "a', "truncated"),
+        (b'{"prompt": "a", "logit_bias": {"x": 1}}', "A key of logit_bias: Expected an integer"),
+        (
+            b'{"prompt": "a", "response_format": {"type": "yaml"}}',
+            "Send one of 'json_object', 'json_schema', 'text'.",
+        ),
+        (b'{"prompt": "a", "bad_words": ["b", ""]}', "bad_words is ''; it must be texts of"),
+    ],
+)
+def test_messages_say_what_is_wrong_and_what_would_do(body: bytes, said: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        SamplingParams(
+            **{name: value for name, value in CompletionRequest.parse(body).sampling_fields().items() if value}
+        )
+    assert said in str(caught.value)
+
+
+def test_values_are_listed_within_lists() -> None:
+    with pytest.raises(InvalidRequest, match=r"messages\[1\]\.role.*'assistant'.*'system'.*'user'"):
+        ChatRequest.parse(b'{"messages": [{"role": "user", "content": "a"}, {"role": "me", "content": "a"}]}')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ops.errors import Overloaded
@@ -15,12 +15,14 @@ from rtcore.decoding.grammar.limits import CHECK_SECONDS
 from rtcore.decoding.grammar.source import GrammarError, new_matcher
 from rtcore.decoding.grammar.spec import StructuredOutputs
 from rtcore.decoding.grammar.state import GrammarState
+from rtcore.decoding.grammar.turns import Turns
 from rtcore.decoding.grammar.vocabulary import GrammarVocabulary, LoadVocabulary
 
 MAX_GRAMMARS = 256
 MAX_BYTES = 256 << 20
 _WORKERS = 2
-_MOST_PENDING = 64
+_MOST_PENDING = 256
+_MOST_OF_ONE_TENANT = 64
 _BYTES_A_CHARACTER = 64
 
 
@@ -39,8 +41,19 @@ class Grammar:
         return GrammarState(self.matcher.deep_copy(), spec, stop_ids, vocab_size)
 
 
+@dataclass(eq=False)
+class _Job:
+    """A specification that was asked for: by how many that still wait, and of which tenants."""
+
+    kind: str
+    source: str
+    future: Future[Grammar] = field(default_factory=Future)
+    waiting: int = 0
+    tenants: set[str] = field(default_factory=set)
+
+
 class GrammarCompiler:
-    """Compiles in up to two threads, each with a process that tries the grammar first.
+    """Compiles in up to two threads, each with a process that tries the grammar first. Tenants take turns.
 
     Equal specifications are compiled once, and what came of them, a refusal too, is kept: up to `max_grammars`
     of them and about `max_bytes`, those that were not asked for the longest go first. Used by one thread.
@@ -66,31 +79,62 @@ class GrammarCompiler:
         self._loaded: tuple[GrammarVocabulary, Any] | None = None
         self._local = threading.local()
         self._checkers: list[CheckProcess] = []
-        self._cache: OrderedDict[bytes, Future[Grammar]] = OrderedDict()
+        self._cache: OrderedDict[bytes, _Job] = OrderedDict()
+        self._turns: Turns[_Job] = Turns()
         self.compiled = 0
 
     def __len__(self) -> int:
         return len(self._cache)
 
-    def compile(self, spec: StructuredOutputs) -> Future[Grammar]:
+    def compile(self, spec: StructuredOutputs, tenant: str = "") -> Future[Grammar]:
         """The grammar of a specification; the future raises GrammarError where there is none, or ResourceError.
 
-        Raises Overloaded when too many others are still being compiled.
+        Raises Overloaded when too many others are still being compiled, of all tenants or of this one.
         """
-        key = spec.key
-        future = self._cache.get(key)
-        if future is not None and not (future.done() and _passing(future)):
-            self._cache.move_to_end(key)
-            return future
-        if sum(not other.done() for other in self._cache.values()) >= _MOST_PENDING:
+        job = self._cache.get(spec.key)
+        if job is None or (job.future.done() and _passing(job.future)):
+            self._admit(tenant)
+            job = self._cache[spec.key] = _Job(spec.kind, spec.source)
+            self.compiled += 1
+        self._cache.move_to_end(spec.key)
+        if not job.future.done():
+            job.waiting += 1
+            if tenant not in job.tenants:
+                job.tenants.add(tenant)
+                self._turns.put(tenant, job)
+                self._threads().submit(self._work)
+        self._evict()
+        return job.future
+
+    def leave(self, spec: StructuredOutputs, future: Future[Grammar]) -> None:
+        """One that asked does not wait any longer; what nobody waits for is not begun."""
+        job = self._cache.get(spec.key)
+        if job is None or job.future is not future or future.done():
+            return
+        job.waiting -= 1
+        if job.waiting == 0 and self._turns.drop(job):
+            del self._cache[spec.key]
+            future.cancel()
+
+    def _admit(self, tenant: str) -> None:
+        pending = [job for job in self._cache.values() if not job.future.done()]
+        if len(pending) >= _MOST_PENDING or sum(tenant in job.tenants for job in pending) >= _MOST_OF_ONE_TENANT:
             raise Overloaded("Too many grammars are being compiled.", remedy="Try again later.")
+
+    def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="grammar")
-        future = self._cache[key] = self._pool.submit(self._compile, spec.kind, spec.source)
-        self._cache.move_to_end(key)
-        self.compiled += 1
-        self._evict()
-        return future
+        return self._pool
+
+    def _work(self) -> None:
+        """Compile what comes next; nothing, where it was taken as another tenant's or nobody waits any longer."""
+        job = self._turns.take()
+        if job is None:
+            return
+        try:
+            job.future.set_result(self._compile(job.kind, job.source))
+        except BaseException as error:
+            job.future.set_exception(error)
 
     def _compile(self, kind: str, source: str) -> Grammar:
         vocabulary, tokenizer = self._vocabulary()
@@ -113,17 +157,19 @@ class GrammarCompiler:
 
     def _evict(self) -> None:
         """Let the oldest go until the rest is within bounds; those that are still being compiled stay."""
-        used = sum(_size(future) for future in self._cache.values())
-        for key, future in list(self._cache.items()):
+        used = sum(_size(job.future) for job in self._cache.values())
+        for key, job in list(self._cache.items()):
             if len(self._cache) <= self._max_grammars and used <= self._max_bytes:
                 return
-            if future.done():
-                used -= _size(future)
+            if job.future.done():
+                used -= _size(job.future)
                 del self._cache[key]
 
     def close(self) -> None:
         """End the threads and processes; what is being compiled is lost. Safe to call twice."""
         pool, self._pool = self._pool, None
+        while (job := self._turns.take()) is not None:
+            job.future.cancel()
         for checker in self._checkers:
             checker.close()
         if pool is not None:

@@ -35,7 +35,7 @@ class GrammarGate:
         spec = sequence.request.params.structured_outputs
         if spec is None:
             return False
-        future = self._compiler.compile(spec)
+        future = self._compiler.compile(spec, sequence.request.tenant)
         if not future.done():
             self._waiting[sequence] = future
             return True
@@ -76,7 +76,12 @@ class GrammarGate:
 
     def discard(self, sequence: Sequence) -> bool:
         """Take a sequence out; False when it does not wait here."""
-        return self._waiting.pop(sequence, None) is not None
+        future = self._waiting.pop(sequence, None)
+        spec = sequence.request.params.structured_outputs
+        if future is None or spec is None:
+            return False
+        self._compiler.leave(spec, future)
+        return True
 
     def close(self) -> None:
         """Forget those that wait and end what compiles. Safe to call twice."""

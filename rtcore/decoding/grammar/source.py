@@ -59,6 +59,8 @@ def shorten(text: str) -> str:
     """The first line that says something, without the marks of llguidance's short errors."""
     lines = [line.strip() for line in text.replace("<non-verbose/>", "").splitlines() if line.strip()]
     line = lines[0] if lines else "It is not accepted"
+    if line.startswith("oneOf constraints"):  # llguidance names an option of its own, which no request can set
+        return "The branches of a oneOf are not known to exclude one another; anyOf takes them"
     if line.endswith(":"):  # the reason comes last, after a drawing of the place
         line += "".join(f" {other.removeprefix('error: ')}" for other in lines[-1:] if other.startswith("error: "))
     return line if len(line) <= MAX_ERROR else f"{line[:MAX_ERROR]}..."

@@ -68,6 +68,25 @@ def test_what_is_longer_than_the_context_is_refused_with_numbers(
     assert caught.value.param == param
 
 
+def test_a_text_far_too_long_is_refused_by_its_beginning(
+    frontend: TextFrontend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    encode = frontend.tokenizer.encode
+    monkeypatch.setattr(
+        frontend.tokenizer, "encode", lambda text, *rest: encoded.append(len(text)) or encode(text, *rest)
+    )
+    with pytest.raises(ContextLengthExceeded, match="100000 characters, and the first 512 are") as caught:
+        frontend.encode("x y " * 25_000)
+    assert (caught.value.param, encoded) == ("prompt", [512])
+
+
+def test_a_long_text_of_long_tokens_is_encoded_whole(tmp_path: Path) -> None:
+    frontend = TextFrontend(fake_bundle(tmp_path, byte_level(), context_length=2048))
+    text = "two words ☂" * 4_000
+    assert len(frontend.encode(text)) == 4_000
+
+
 @pytest.mark.parametrize("prompt", [[], [10**6], [-1]])
 def test_wrong_ids_are_refused(frontend: TextFrontend, prompt: list[int]) -> None:
     with pytest.raises(InvalidRequest):

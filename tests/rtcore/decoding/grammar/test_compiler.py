@@ -15,7 +15,7 @@ import pytest
 from ops.errors import InvalidRequest, Overloaded, ResourceError
 from rtcore.decoding.grammar import check_process
 from rtcore.decoding.grammar.check_process import CheckProcess
-from rtcore.decoding.grammar.compiler import GrammarCompiler
+from rtcore.decoding.grammar.compiler import Grammar, GrammarCompiler
 from rtcore.decoding.grammar.source import GrammarError
 from rtcore.decoding.grammar.spec import StructuredOutputs
 from rtcore.decoding.grammar.vocabulary import Encode, GrammarVocabulary
@@ -118,6 +118,61 @@ def test_no_more_are_compiled_at_once_than_may(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(Overloaded):
             compiler.compile(StructuredOutputs(regex="one more"))
         compiler.compile(StructuredOutputs(regex="a3"))
+    finally:
+        release.set()
+        compiler.close()
+
+
+def test_one_tenants_many_grammars_do_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = GrammarCompiler(load_words)
+    release = threading.Event()
+    order: list[str] = []
+    monkeypatch.setattr(compiler, "_compile", lambda kind, source: release.wait(30) and order.append(source))
+    try:
+        for number in range(64):
+            last = compiler.compile(StructuredOutputs(regex=f"a{number}"), "many")
+        with pytest.raises(Overloaded):
+            compiler.compile(StructuredOutputs(regex="b"), "many")
+        few = compiler.compile(StructuredOutputs(regex="b"), "few")
+        assert compiler.compile(StructuredOutputs(regex="a63"), "few") is last, "another's that waits already"
+        release.set()
+        few.result(30)
+        last.result(30)
+        # Two were begun before, and two threads go on at once.
+        assert order.index("b") < 6 and order.index("a63") < 8
+        assert len(order) == len(set(order)), "one was compiled twice"
+    finally:
+        release.set()
+        compiler.close()
+
+
+def test_what_nobody_waits_for_any_longer_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = GrammarCompiler(load_words)
+    release = threading.Event()
+    begun: list[str] = []
+
+    def compile_later(kind: str, source: str) -> Grammar:
+        begun.append(source)
+        release.wait(30)
+        return Grammar(None, 1)
+
+    monkeypatch.setattr(compiler, "_compile", compile_later)
+    left, kept = StructuredOutputs(regex="left"), StructuredOutputs(regex="kept")
+    try:
+        for number in range(2):
+            compiler.compile(StructuredOutputs(regex=f"first{number}"))
+        futures = [compiler.compile(spec) for spec in (left, kept, left, kept)]
+        compiler.leave(left, futures[0])
+        compiler.leave(kept, futures[1])
+        assert not futures[0].cancelled(), "one still waits"
+        compiler.leave(left, futures[0])
+        assert futures[0].cancelled()
+        again = compiler.compile(StructuredOutputs(regex="again"))
+        release.set()
+        again.result(30)
+        futures[1].result(30)
+        assert "left" not in begun and begun.count("kept") == 1
+        assert compiler.compile(left) is not futures[0]
     finally:
         release.set()
         compiler.close()

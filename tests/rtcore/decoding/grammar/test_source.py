@@ -85,3 +85,8 @@ def test_errors_are_one_line_of_bounded_length() -> None:
     assert shorten("\n first \n second") == "first"
     assert shorten("<non-verbose/>\n") == "It is not accepted"
     assert len(shorten("x" * 1000)) == MAX_ERROR + 3
+
+
+def test_a_schema_whose_branches_overlap_is_told_what_would_do() -> None:
+    with pytest.raises(GrammarError, match="anyOf takes them"):
+        new_matcher(tokenizer(), "json", '{"oneOf": [{"type": "integer"}, {"type": "number"}]}')
