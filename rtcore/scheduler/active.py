@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from ops.errors import EngineError
 from rtcore.config import EngineConfig
-from rtcore.kvcache.block_manager import BlockManager, SequenceBlocks
+from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.invariants import check_blocks
+from rtcore.kvcache.sequence_blocks import SequenceBlocks
 from rtcore.scheduler.base import ScheduledStep, Work
 from rtcore.scheduler.fairness import TenantAccounts
 from rtcore.scheduler.lanes import Lane

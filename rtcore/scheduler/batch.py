@@ -46,7 +46,7 @@ class BatchBuilder:
         begins = np.fromiter(computed, np.int64, rows)
         tables = [sequence.blocks.row for sequence in sequences]  # type: ignore[union-attr]
         picked = np.fromiter(tables, np.int64, rows)
-        sampling = all([work.samples for work in works[:singles]])
+        sampling = all([work.samples for work in works[:singles]])  # noqa: C419  A list is twice as fast here.
         self._input_ids[:singles] = _next_tokens(sequences[:singles], sampling)
         self._positions[:singles] = begins[:singles]
         if singles == rows and sampling:
@@ -94,8 +94,8 @@ class BatchBuilder:
     def _heads(self, works: list[Work], query_start: Int32, decodes: int) -> Int64:
         """The rows that go through the head, row 0 if there is none.
 
-        decodes: how many works, the first ones, have a single token that is their sequence's newest, so that exactly
-        its row does.
+        decodes: how many works, the first ones, have a single token that is their sequence's newest, so that
+        exactly its row does.
         """
         rows: list[int] = []
         for work, end in zip(works[decodes:], query_start[decodes + 1 :].tolist(), strict=True):

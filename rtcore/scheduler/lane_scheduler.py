@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 from rtcore.config import EngineConfig
 from rtcore.decoding.speculation.base import Proposer
-from rtcore.kvcache.block_manager import BlockManager, SequenceBlocks
+from rtcore.kvcache.block_manager import BlockManager
+from rtcore.kvcache.sequence_blocks import SequenceBlocks
 from rtcore.request import EngineRequest
 from rtcore.scheduler.active import ActiveSet
 from rtcore.scheduler.base import ScheduledStep, Work
