@@ -189,9 +189,10 @@ class PrefixCache:
     def _insert(
         self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes | None, held: list[int]
     ) -> int:
-        if not self.index.room:
-            return NONE
+        """A new node with the blocks `held`, NONE if there is no room for it."""
         node = self.index.insert(namespace, parent, tokens, digest)
+        if node == NONE:
+            return NONE
         for group, block in enumerate(held):
             if block != NONE:
                 self.index.blocks[group][node] = block

@@ -111,13 +111,13 @@ class BatchBuilder:
         """
         positions = self._positions[:tokens]
         columns = positions // self._block_size
-        offsets = positions - columns * self._block_size
-        columns += rows * self._tables[0].shape[1]
+        places = rows * self._tables[0].shape[1]
+        places += columns
         mapping = []
         for table, buffer in zip(self._flat_tables, self._slots, strict=True):
             slots = buffer[:tokens]
-            np.multiply(table.take(columns), self._block_size, out=slots)
-            np.add(slots, offsets, out=slots, casting="unsafe")
+            # block * size + position - column * size
+            np.add((table.take(places) - columns) * self._block_size, positions, out=slots, casting="unsafe")
             mapping.append(slots)
         return mapping
 

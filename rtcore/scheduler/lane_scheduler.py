@@ -248,8 +248,8 @@ class LaneScheduler:
 
     def observe(self, works: list[Work], seconds: float) -> None:
         """Learn from works that ran together, those of one token first, before they are committed."""
-        contexts = [work.sequence.computed + 1 for work in works if work.tokens == 1]
-        tokens, context = len(contexts), float(sum(contexts))
+        before = [work.sequence.computed for work in works if work.tokens == 1]
+        tokens, context = len(before), float(sum(before) + len(before))
         for work in works[tokens:]:
             tokens += work.tokens
             context += attended(work.sequence.computed, work.tokens)
