@@ -13,7 +13,7 @@ from rtcore.kvcache.block_pool import BlockPool
 from rtcore.kvcache.counters import CacheCounters
 from rtcore.kvcache.hash_chain import CacheKey, HashChain
 from rtcore.kvcache.policy import CachePolicy
-from rtcore.kvcache.prefix_cache import Match, PrefixCache
+from rtcore.kvcache.prefix_cache import Held, Match, PrefixCache
 from rtcore.kvcache.prefix_index import NONE
 from rtcore.kvcache.sequence_blocks import BlockCopy, SequenceBlocks
 from rtcore.kvcache.swap import SavedBlocks
@@ -253,24 +253,27 @@ class BlockManager:
         size = self.block_size
         cache, nodes, namespace = self.cache, blocks.nodes, blocks.namespace
         full = len(tokens) // size
-        parent = nodes[-1] if nodes else namespace.root
-        for column in range(len(nodes), full):
-            held = self._held(blocks, column)
-            digest = blocks.chain.block(tokens, column)
+        while len(nodes) < full:
+            first, parent = len(nodes), nodes[-1] if nodes else namespace.root
+            held = self._held(blocks, first, full)
+            digests = blocks.chain.blocks(tokens, first, full)
+            nodes += cache.settle(namespace, parent, tokens[first * size :], digests, held)
+            column = len(nodes)
+            if column == full:
+                break
+            parent = nodes[-1] if nodes else namespace.root
             piece = tokens[column * size : (column + 1) * size]
-            node = cache.settle(namespace, parent, piece, digest, held)
+            node = cache.join(parent, piece, digests[column - first], held[column - first])
             if node == NONE:
-                node = cache.join(parent, piece, digest, held)
-                if node == NONE:
-                    blocks.cacheable = False
-                    return
-                self._use(blocks, column, held, node)
+                blocks.cacheable = False
+                return
+            self._use(blocks, column, held[column - first], node)
             nodes.append(node)
-            parent = node
         if tail and len(tokens) % size:
-            cache.settle_tail(namespace, parent, tokens[full * size :], self._held(blocks, full))
+            parent = nodes[-1] if nodes else namespace.root
+            cache.settle_tail(namespace, parent, tokens[full * size :], self._held(blocks, full, full + 1)[0])
 
-    def _use(self, blocks: SequenceBlocks, column: int, held: list[int], node: int) -> None:
+    def _use(self, blocks: SequenceBlocks, column: int, held: Held, node: int) -> None:
         """Have a sequence use the blocks of a node instead of its own."""
         for group, block in enumerate(held):
             shared = self.cache.index.blocks[group][node]
@@ -279,12 +282,13 @@ class BlockManager:
                 self.tables[group][blocks.row, column] = shared
                 self._drop(group, [block])
 
-    def _held(self, blocks: SequenceBlocks, column: int) -> list[int]:
-        """Its block of every group in a column, NONE where it was given back."""
-        held = []
-        for group, start in enumerate(blocks.starts):
-            held.append(self.tables[group].item(blocks.row, column) if column >= start else NONE)
-        return held
+    def _held(self, blocks: SequenceBlocks, first: int, end: int) -> list[Held]:
+        """The memory of its columns `first` to `end` - 1."""
+        groups = [table[blocks.row, first:end].tolist() for table in self.tables]
+        for group in self._windowed:
+            for column in range(first, min(blocks.starts[group], end)):
+                groups[group][column - first] = NONE
+        return list(zip(*groups, strict=True))
 
     def truncate(self, blocks: SequenceBlocks, length: int) -> None:
         """Shrink `blocks` to `length` tokens and give back what lies beyond; the inverse of append."""
