@@ -252,23 +252,21 @@ class BlockManager:
     def _publish(self, blocks: SequenceBlocks, tokens: Int64, tail: bool) -> None:
         size = self.block_size
         cache, nodes, namespace = self.cache, blocks.nodes, blocks.namespace
-        full = len(tokens) // size
-        while len(nodes) < full:
-            first, parent = len(nodes), nodes[-1] if nodes else namespace.root
-            held = self._held(blocks, first, full)
+        first, full = len(nodes), len(tokens) // size
+        if first < full:
+            pieces = tokens[first * size : full * size].reshape(-1, size)
             digests = blocks.chain.blocks(tokens, first, full)
-            nodes += cache.settle(namespace, parent, tokens[first * size :], digests, held)
-            column = len(nodes)
-            if column == full:
-                break
-            parent = nodes[-1] if nodes else namespace.root
-            piece = tokens[column * size : (column + 1) * size]
-            node = cache.join(parent, piece, digests[column - first], held[column - first])
-            if node == NONE:
-                blocks.cacheable = False
-                return
-            self._use(blocks, column, held[column - first], node)
-            nodes.append(node)
+            held = self._held(blocks, first, full)
+            while (place := len(nodes) - first) < len(held):
+                if cache.settle(namespace, nodes, pieces, digests, held, place):
+                    continue
+                parent = nodes[-1] if nodes else namespace.root
+                node = cache.join(parent, pieces[place], digests[place], held[place])
+                if node == NONE:
+                    blocks.cacheable = False
+                    return
+                self._use(blocks, first + place, held[place], node)
+                nodes.append(node)
         if tail and len(tokens) % size:
             parent = nodes[-1] if nodes else namespace.root
             cache.settle_tail(namespace, parent, tokens[full * size :], self._held(blocks, full, full + 1)[0])

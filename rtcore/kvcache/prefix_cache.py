@@ -129,29 +129,36 @@ class PrefixCache:
         return max(0, min((computed - window + 1) // self._block_size, computed // self._block_size - 1))
 
     def settle(
-        self, namespace: Namespace, parent: int, tokens: Int64, digests: list[bytes], held: list[Held]
-    ) -> list[int]:
-        """The nodes of consecutive full blocks, the first after `parent`, with their tokens and digests.
+        self,
+        namespace: Namespace,
+        nodes: list[int],
+        pieces: Int64,
+        digests: list[bytes],
+        held: list[Held],
+        begin: int,
+    ) -> int:
+        """Add the nodes of consecutive full blocks, from number `begin` on, to the chain `nodes`; returns how many.
 
-        held: the memory of each block. Ends before a block that cannot be cached: there is no room for a node, or
-        one with its digest is there already; `join` says whether that one can be used instead.
+        pieces: int64 [blocks, block_size], their tokens. held: the memory of each. Ends before a block that cannot
+        be cached: there is no room for a node, or one with its digest is there already; `join` says whether that
+        one can be used instead.
         """
-        index, size = self.index, self._block_size
-        nodes: list[int] = []
-        for place, digest in enumerate(digests):
+        index = self.index
+        parent = nodes[-1] if nodes else namespace.root
+        for place in range(begin, len(digests)):
+            digest = digests[place]
             if index.find(digest) != NONE:
-                break
-            piece = tokens[place * size : (place + 1) * size]
+                return place - begin
             node = self._own(held[place])
             if node != NONE:
-                index.extend(node, piece, digest)
+                index.extend(node, pieces[place], digest)
             else:
-                node = self._insert(namespace, parent, piece, digest, held[place])
+                node = self._insert(namespace, parent, pieces[place], digest, held[place])
                 if node == NONE:
-                    break
+                    return place - begin
             nodes.append(node)
             parent = node
-        return nodes
+        return len(digests) - begin
 
     def join(self, parent: int, tokens: Int64, digest: bytes, held: Held) -> int:
         """The older node of the same tokens, whose blocks are to be used instead of those that are `held`.
