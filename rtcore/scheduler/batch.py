@@ -98,7 +98,7 @@ class BatchBuilder:
         begins = np.fromiter(computed, np.int64, rows)
         tables = [sequence.blocks.row for sequence in sequences]  # type: ignore[union-attr]
         picked = np.fromiter(tables, np.int64, rows)
-        sampling = all([work.samples for work in works[:singles]])
+        sampling = all([work.samples for work in works[:singles]])  # noqa: C419  A list is twice as fast here.
         self._input_ids[:singles] = _next_tokens(sequences[:singles], sampling)
         self._positions[:singles] = begins[:singles]
         if singles == rows and sampling:
@@ -146,8 +146,8 @@ class BatchBuilder:
     def _heads(self, works: list[Work], query_start: Int32, decodes: int) -> Int64:
         """The rows that go through the head, row 0 if there is none.
 
-        decodes: how many works, the first ones, have a single token that is their sequence's newest, so that exactly
-        its row does.
+        decodes: how many works, the first ones, have a single token that is their sequence's newest, so that
+        exactly its row does.
         """
         rows: list[int] = []
         for work, end in zip(works[decodes:], query_start[decodes + 1 :].tolist(), strict=True):
@@ -163,13 +163,13 @@ class BatchBuilder:
         """
         positions = self._positions[:tokens]
         columns = positions // self._block_size
-        offsets = positions - columns * self._block_size
-        columns += rows * self._tables[0].shape[1]
+        places = rows * self._tables[0].shape[1]
+        places += columns
         mapping = []
         for table, buffer in zip(self._flat_tables, self._slots, strict=True):
             slots = buffer[:tokens]
-            np.multiply(table.take(columns), self._block_size, out=slots)
-            np.add(slots, offsets, out=slots, casting="unsafe")
+            # block * size + position - column * size
+            np.add((table.take(places) - columns) * self._block_size, positions, out=slots, casting="unsafe")
             mapping.append(slots)
         return mapping
 
