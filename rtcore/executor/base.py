@@ -24,7 +24,8 @@ class StepInputs:
     input_ids int64 [T]; positions int64 [T]; query_start int32 [R + 1]; seq_lens int32 [R], the length after
     this step; logit_rows int64 [S], the rows that go through the head. Per cache group g: block_tables[g]
     int32 [R, M_g] and slot_mapping[g] int32 [T], where -1 writes nothing. plan int32 [6] in host memory:
-    decode rows, prefill rows, longest query, longest context rounded to its bucket, T, R.
+    decode rows, prefill rows, longest query, longest context rounded to its bucket, T, R. An object that is given
+    again holds the same arrays, with other numbers in them.
     """
 
     input_ids: Int64

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,41 +12,11 @@ from rtcore.executor.base import Int32, Int64
 from rtcore.kvcache.block_pool import BlockPool
 from rtcore.kvcache.counters import CacheCounters
 from rtcore.kvcache.hash_chain import CacheKey, HashChain
-from rtcore.kvcache.namespaces import Namespace
 from rtcore.kvcache.policy import CachePolicy
-from rtcore.kvcache.prefix_cache import Match, PrefixCache
+from rtcore.kvcache.prefix_cache import Held, Match, PrefixCache
 from rtcore.kvcache.prefix_index import NONE
+from rtcore.kvcache.sequence_blocks import BlockCopy, SequenceBlocks
 from rtcore.kvcache.swap import SavedBlocks
-
-
-@dataclass(slots=True, eq=False)
-class SequenceBlocks:
-    """The cache blocks of one sequence: row `row` of every group's block table, up to column `count`.
-
-    length: tokens that the blocks are reserved for, so count == ceil(length / block_size). starts[g]: the
-    first column of group g that is still held; what lies before left the group's window. writable: tokens up
-    to which the sequence may write into the blocks that it has without looking whether others share them.
-    nodes: the cached nodes of its leading full blocks. chain: the digests of its tokens.
-    """
-
-    row: int
-    chain: HashChain
-    namespace: Namespace
-    starts: list[int]
-    count: int = 0
-    length: int = 0
-    writable: int = 0
-    nodes: list[int] = field(default_factory=list)
-    cacheable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class BlockCopy:
-    """A block that has to be copied to another before the next step runs."""
-
-    group: int
-    source: int
-    destination: int
 
 
 class BlockManager:
@@ -283,25 +252,26 @@ class BlockManager:
     def _publish(self, blocks: SequenceBlocks, tokens: Int64, tail: bool) -> None:
         size = self.block_size
         cache, nodes, namespace = self.cache, blocks.nodes, blocks.namespace
-        full = len(tokens) // size
-        parent = nodes[-1] if nodes else namespace.root
-        for column in range(len(nodes), full):
-            held = self._held(blocks, column)
-            digest = blocks.chain.block(tokens, column)
-            piece = tokens[column * size : (column + 1) * size]
-            node = cache.settle(namespace, parent, piece, digest, held)
-            if node == NONE:
-                node = cache.join(parent, piece, digest, held)
+        first, full = len(nodes), len(tokens) // size
+        if first < full:
+            pieces = tokens[first * size : full * size].reshape(-1, size)
+            digests = blocks.chain.blocks(tokens, first, full)
+            held = self._held(blocks, first, full)
+            while (place := len(nodes) - first) < len(held):
+                if cache.settle(namespace, nodes, pieces, digests, held, place):
+                    continue
+                parent = nodes[-1] if nodes else namespace.root
+                node = cache.join(parent, pieces[place], digests[place], held[place])
                 if node == NONE:
                     blocks.cacheable = False
                     return
-                self._use(blocks, column, held, node)
-            nodes.append(node)
-            parent = node
+                self._use(blocks, first + place, held[place], node)
+                nodes.append(node)
         if tail and len(tokens) % size:
-            cache.settle_tail(namespace, parent, tokens[full * size :], self._held(blocks, full))
+            parent = nodes[-1] if nodes else namespace.root
+            cache.settle_tail(namespace, parent, tokens[full * size :], self._held(blocks, full, full + 1)[0])
 
-    def _use(self, blocks: SequenceBlocks, column: int, held: list[int], node: int) -> None:
+    def _use(self, blocks: SequenceBlocks, column: int, held: Held, node: int) -> None:
         """Have a sequence use the blocks of a node instead of its own."""
         for group, block in enumerate(held):
             shared = self.cache.index.blocks[group][node]
@@ -310,12 +280,13 @@ class BlockManager:
                 self.tables[group][blocks.row, column] = shared
                 self._drop(group, [block])
 
-    def _held(self, blocks: SequenceBlocks, column: int) -> list[int]:
-        """Its block of every group in a column, NONE where it was given back."""
-        held = []
-        for group, start in enumerate(blocks.starts):
-            held.append(self.tables[group].item(blocks.row, column) if column >= start else NONE)
-        return held
+    def _held(self, blocks: SequenceBlocks, first: int, end: int) -> list[Held]:
+        """The memory of its columns `first` to `end` - 1."""
+        groups = [table[blocks.row, first:end].tolist() for table in self.tables]
+        for group in self._windowed:
+            for column in range(first, min(blocks.starts[group], end)):
+                groups[group][column - first] = NONE
+        return list(zip(*groups, strict=True))
 
     def truncate(self, blocks: SequenceBlocks, length: int) -> None:
         """Shrink `blocks` to `length` tokens and give back what lies beyond; the inverse of append."""

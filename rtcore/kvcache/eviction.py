@@ -33,8 +33,8 @@ class EvictionOrder:
         return self._lists.list_of(node) >= 0
 
     def add(self, nodes: list[int], hits: bytearray) -> None:
-        """Put nodes at the young end, leaves first. hits[node]: how often each was hit; set to 0 for nodes that lose
-        their protection for them."""
+        """Put nodes at the young end, leaves first. hits[node]: how often each was hit; set to 0 for nodes that
+        lose their protection for them."""
         lists = self._lists
         hit = [node for node in nodes if hits[node]]
         if not hit:

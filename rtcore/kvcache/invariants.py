@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from ops.errors import EngineError
-from rtcore.kvcache.block_manager import BlockManager, SequenceBlocks
+from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.prefix_index import NONE
+from rtcore.kvcache.sequence_blocks import SequenceBlocks
 
 
 def check_blocks(manager: BlockManager, owners: Iterable[SequenceBlocks]) -> None:

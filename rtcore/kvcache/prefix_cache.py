@@ -17,6 +17,9 @@ from rtcore.kvcache.namespaces import Namespace, Namespaces
 from rtcore.kvcache.policy import CachePolicy
 from rtcore.kvcache.prefix_index import NONE, PrefixIndex
 
+Held = tuple[int, ...]
+"""The memory of one column of a sequence: a block of every group, NONE where that was given back."""
+
 
 @dataclass(slots=True)
 class Match:
@@ -125,22 +128,39 @@ class PrefixCache:
             return 0
         return max(0, min((computed - window + 1) // self._block_size, computed // self._block_size - 1))
 
-    def settle(self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes, held: list[int]) -> int:
-        """The node of a full block whose memory is `held`, one block a group, NONE where it was given back.
+    def settle(
+        self,
+        namespace: Namespace,
+        nodes: list[int],
+        pieces: Int64,
+        digests: list[bytes],
+        held: list[Held],
+        begin: int,
+    ) -> int:
+        """Add the nodes of consecutive full blocks, from number `begin` on, to the chain `nodes`; returns how many.
 
-        NONE when the block cannot be cached: there is no room for a node, or one with its digest is there already;
-        `join` says whether that one can be used instead.
+        pieces: int64 [blocks, block_size], their tokens. held: the memory of each. Ends before a block that cannot
+        be cached: there is no room for a node, or one with its digest is there already; `join` says whether that
+        one can be used instead.
         """
         index = self.index
-        if index.find(digest) != NONE:
-            return NONE
-        own = self._own(held)
-        if own != NONE:
-            index.extend(own, tokens, digest)
-            return own
-        return self._insert(namespace, parent, tokens, digest, held)
+        parent = nodes[-1] if nodes else namespace.root
+        for place in range(begin, len(digests)):
+            digest = digests[place]
+            if index.find(digest) != NONE:
+                return place - begin
+            node = self._own(held[place])
+            if node != NONE:
+                index.extend(node, pieces[place], digest)
+            else:
+                node = self._insert(namespace, parent, pieces[place], digest, held[place])
+                if node == NONE:
+                    return place - begin
+            nodes.append(node)
+            parent = node
+        return len(digests) - begin
 
-    def join(self, parent: int, tokens: Int64, digest: bytes, held: list[int]) -> int:
+    def join(self, parent: int, tokens: Int64, digest: bytes, held: Held) -> int:
         """The older node of the same tokens, whose blocks are to be used instead of those that are `held`.
 
         NONE if there is none, which can be because another block has the digest.
@@ -161,7 +181,7 @@ class PrefixCache:
                 self.node_of[group][block] = found
         return found
 
-    def settle_tail(self, namespace: Namespace, parent: int, tokens: Int64, held: list[int]) -> None:
+    def settle_tail(self, namespace: Namespace, parent: int, tokens: Int64, held: Held) -> None:
         """Make the beginning of a block that is not full yet known, unless an equal or longer one is."""
         index = self.index
         own = self._own(held)
@@ -177,7 +197,7 @@ class PrefixCache:
                 self._remove([rival], "replaced")
         self._insert(namespace, parent, tokens, None, held)
 
-    def _own(self, held: list[int]) -> int:
+    def _own(self, held: Held) -> int:
         """The node that the blocks already belong to."""
         for group, block in enumerate(held):
             if block != NONE:
@@ -186,12 +206,11 @@ class PrefixCache:
                     return node
         return NONE
 
-    def _insert(
-        self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes | None, held: list[int]
-    ) -> int:
-        if not self.index.room:
-            return NONE
+    def _insert(self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes | None, held: Held) -> int:
+        """A new node with the blocks `held`, NONE if there is no room for it."""
         node = self.index.insert(namespace, parent, tokens, digest)
+        if node == NONE:
+            return NONE
         for group, block in enumerate(held):
             if block != NONE:
                 self.index.blocks[group][node] = block

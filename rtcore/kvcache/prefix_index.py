@@ -46,11 +46,6 @@ class PrefixIndex:
     def __len__(self) -> int:
         return self._fresh - len(self._unused)
 
-    @property
-    def room(self) -> bool:
-        """Whether another node can be inserted."""
-        return bool(self._unused) or self._fresh < self._capacity
-
     def namespace(self, node: int) -> Namespace:
         return self._namespaces.by_root[self._root[node]]
 
@@ -81,9 +76,11 @@ class PrefixIndex:
         return self._by_first.get((parent << 32) | first, NONE)
 
     def insert(self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes | None) -> int:
-        """A new node without blocks; it is full exactly if there is a digest. The caller has checked `room`."""
+        """A new node without blocks; it is full exactly if there is a digest. NONE if there is no room for it."""
         if self._unused:
             node = self._unused.pop()
+        elif self._fresh == self._capacity:
+            return NONE
         else:
             node = self._fresh
             self._fresh += 1

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 from rtcore.config import EngineConfig
 from rtcore.decoding.speculation.base import Proposer
-from rtcore.kvcache.block_manager import BlockManager, SequenceBlocks
+from rtcore.kvcache.block_manager import BlockManager
+from rtcore.kvcache.sequence_blocks import SequenceBlocks
 from rtcore.request import EngineRequest
 from rtcore.scheduler.active import ActiveSet
 from rtcore.scheduler.base import ScheduledStep, Work
@@ -247,8 +248,8 @@ class LaneScheduler:
 
     def observe(self, works: list[Work], seconds: float) -> None:
         """Learn from works that ran together, those of one token first, before they are committed."""
-        contexts = [work.sequence.computed + 1 for work in works if work.tokens == 1]
-        tokens, context = len(contexts), float(sum(contexts))
+        before = [work.sequence.computed for work in works if work.tokens == 1]
+        tokens, context = len(before), float(sum(before) + len(before))
         for work in works[tokens:]:
             tokens += work.tokens
             context += attended(work.sequence.computed, work.tokens)

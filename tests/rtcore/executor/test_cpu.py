@@ -178,7 +178,7 @@ def test_blocks_are_copied_in_every_tensor_of_the_group_only(pristine: Path) -> 
         plan=np.array([1, 0, 1, 128, 1, 1], np.int32),
     )
     np.testing.assert_allclose(logits_of(executor, tail), dense_logits([*tokens, 4])[-1:], atol=TOLERANCE, rtol=0)
-    tail.block_tables[1] = tail.block_tables[0]
+    tail = replace(tail, block_tables=[tail.block_tables[0]] * 2)
     assert np.abs(logits_of(executor, tail) - dense_logits([*tokens, 4])[-1:]).max() > 100 * TOLERANCE
     executor.close()
 
@@ -197,7 +197,7 @@ def test_blocks_can_be_saved_lost_and_loaded_elsewhere(pristine: Path) -> None:
     for name in ("input_ids", "positions"):
         setattr(tail, name, getattr(tail, name)[-1:])
     tail.query_start = np.array([0, 1], np.int32)
-    tail.logit_rows = np.array([0])
+    tail = replace(tail, logit_rows=np.array([0]))
     tail.slot_mapping = [slots[-1:] for slots in tail.slot_mapping]
     tail.plan = np.array([1, 0, 1, 128, 1, 1], np.int32)
     np.testing.assert_allclose(logits_of(executor, tail), dense_logits([*tokens, 4])[-1:], atol=TOLERANCE, rtol=0)

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ops.errors import EngineError, ResourceError
-from rtcore.kvcache.block_manager import BlockManager, SequenceBlocks
+from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.hash_chain import CacheKey, blake2b_digest
 from rtcore.kvcache.invariants import check_blocks
 from rtcore.kvcache.policy import CachePolicy
+from rtcore.kvcache.sequence_blocks import SequenceBlocks
 
 
 class Memory:
