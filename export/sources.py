@@ -181,6 +181,20 @@ class Affine(Expression):
         return {"op": "affine", "source": self.source.recipe(), "scale": self.scale, "offset": self.offset}
 
 
+class Row(Expression):
+    """A vector as a matrix of one row."""
+
+    def __init__(self, source: RowSource) -> None:
+        self.source = source
+        self.shape = (1, *source.shape)
+
+    def rows(self, start: int, stop: int) -> NDArray[np.float32]:
+        return self.source.all()[None][start:stop]
+
+    def recipe(self) -> dict[str, Any]:
+        return {"op": "row", "source": self.source.recipe()}
+
+
 class Constant(Expression):
     """An array that no checkpoint holds: RoPE tables, folded buffers. Kept in memory, and by a skeleton whole."""
 
@@ -251,6 +265,8 @@ def source_of(
                 return Transposed(build(part["source"]))
             case "affine":
                 return Affine(build(part["source"]), part["scale"], part["offset"])
+            case "row":
+                return Row(build(part["source"]))
             case "constant":
                 return Constant(constant(part["sha256"]).reshape(part["shape"]))
         raise ValueError(f"{part['op']!r} is not an operation of a recipe")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.checkpoint.gguf_families import FAMILIES, GGUFFamily
+from export.checkpoint.gguf_families import FAMILIES, MIXTURES, GGUFFamily
 from ops.errors import CheckpointError, UnsupportedModel
 
 #: rope_freqs.weight of Llama 3 holds the result of this scaling, whose inputs GGUF does not keep.
@@ -62,7 +62,8 @@ def family_of(metadata: dict[str, Any], file: str) -> GGUFFamily:
             why="A model split over several GGUF files is not read.",
             remedy="Merge the parts with llama-gguf-split --merge.",
         )
-    return FAMILIES[architecture]
+    with_experts = metadata.get(f"{architecture}.expert_count", 0)
+    return MIXTURES.get(architecture, FAMILIES[architecture]) if with_experts else FAMILIES[architecture]
 
 
 def config_of(
@@ -160,6 +161,10 @@ def _llama3_scaling(meta: Metadata, theta: float, factors: NDArray[np.float32]) 
 def _particulars(meta: Metadata, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     """What only one family's config has."""
     match meta.architecture:
+        case "llama" if meta.get("expert_count"):
+            return _experts(meta, shapes)
+        case "qwen2moe" | "qwen3moe" | "olmoe":
+            return _experts(meta, shapes) | {"attention_bias": "blk.0.attn_q.bias" in shapes}
         case "llama":
             return {"attention_bias": "blk.0.attn_q.bias" in shapes, "mlp_bias": "blk.0.ffn_up.bias" in shapes}
         case "qwen2" | "qwen3" | "olmo2":
@@ -186,6 +191,23 @@ def _particulars(meta: Metadata, shapes: dict[str, tuple[int, ...]]) -> dict[str
         case "gptneox":
             return _gpt_neox(meta)
     return {}
+
+
+def _experts(meta: Metadata, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """A mixture's sizes; those of an expert are read off its weights. Raises CheckpointError without these."""
+    count = meta.number("expert_count")
+    down, shared = shapes.get("blk.0.ffn_down_exps.weight"), shapes.get("blk.0.ffn_gate_shexp.weight")
+    if down is None:
+        raise CheckpointError(
+            f"{meta.file} has no tensor blk.0.ffn_down_exps.weight.",
+            why="It says that it has experts, whose weights are to lie together in each layer.",
+            remedy="Convert the model again with a current converter.",
+        )
+    sizes = {"num_experts": count, "num_local_experts": count, "moe_intermediate_size": down[1]}
+    sizes |= {"num_experts_per_tok": meta.number("expert_used_count")}
+    if meta.architecture in ("llama", "olmoe"):
+        sizes |= {"intermediate_size": down[1]}
+    return sizes if shared is None else sizes | {"shared_expert_intermediate_size": shared[0]}
 
 
 def _gemma(meta: Metadata, pattern: int | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from export.sources import Affine, Regrouped, Transposed
+from export.sources import Affine, Regrouped, Row, Transposed
 from export.tensors import RowSource
 
 #: Gives the tensor in Hugging Face's layout, from the stored one, its stored name and the config.
@@ -75,6 +75,11 @@ def _gpt_neox(source: RowSource, name: str, config: dict[str, Any]) -> RowSource
     return Regrouped(source, 1, 3, heads, source.shape[0] // heads // 3)
 
 
+def _qwen2moe(source: RowSource, name: str, config: dict[str, Any]) -> RowSource:
+    """The gate of the expert for all tokens is a matrix of one row, which llama.cpp's tools keep as a vector."""
+    return Row(source) if name.endswith("ffn_gate_inp_shexp.weight") and len(source.shape) == 1 else source
+
+
 _MODEL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _ATTENTION = {
     "attn_q": "self_attn.q_proj",
@@ -85,12 +90,25 @@ _ATTENTION = {
     "attn_k_norm": "self_attn.k_norm",
 }
 _GATED = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+_MIXTURE = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+_SHARED = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
 _PRE_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 _POST_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _LLAMA = {**_ATTENTION, **_GATED, **_PRE_NORMS}
+_EXPERTS = {**_ATTENTION, **_MIXTURE, **_PRE_NORMS}
 _GEMMA = {
     **_ATTENTION,
     **_GATED,
@@ -135,6 +153,9 @@ FAMILIES: dict[str, GGUFFamily] = {
     "granite": GGUFFamily("granite", _LLAMA, _MODEL, layout=_unpermuted),
     "qwen2": GGUFFamily("qwen2", _LLAMA, _MODEL),
     "qwen3": GGUFFamily("qwen3", _LLAMA, _MODEL),
+    "qwen2moe": GGUFFamily("qwen2_moe", {**_EXPERTS, **_SHARED}, _MODEL, layout=_qwen2moe),
+    "qwen3moe": GGUFFamily("qwen3_moe", _EXPERTS, _MODEL, extra={"norm_topk_prob": True}),
+    "olmoe": GGUFFamily("olmoe", _EXPERTS, _MODEL),
     "olmo2": GGUFFamily("olmo2", {**_ATTENTION, **_GATED, **_POST_NORMS}, _MODEL),
     "phi3": GGUFFamily("phi3", _PHI3, _MODEL),
     "gemma2": GGUFFamily(
@@ -147,3 +168,6 @@ FAMILIES: dict[str, GGUFFamily] = {
     "gpt2": GGUFFamily("gpt2", _GPT2, _GPT2_MODEL, prefix="transformer.h.", layout=_gpt2, norm="layer"),
     "gptneox": GGUFFamily("gpt_neox", _NEOX, _NEOX_MODEL, "gpt_neox.layers.", layout=_gpt_neox, norm="layer"),
 }
+
+#: What an architecture above is with experts: GGUF has Mixtral as a Llama.
+MIXTURES: dict[str, GGUFFamily] = {"llama": GGUFFamily("mixtral", _EXPERTS, _MODEL, layout=_unpermuted)}

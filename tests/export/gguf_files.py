@@ -121,6 +121,15 @@ _FUSED = {
     "attn_qkv.bias": (3 * HIDDEN,),
     "attn_output.weight": (HIDDEN, HIDDEN),
 }
+EXPERTS = 4
+_MIXTURE = {
+    "ffn_gate_inp.weight": (EXPERTS, HIDDEN), "ffn_gate_exps.weight": (EXPERTS, 32, HIDDEN),
+    "ffn_up_exps.weight": (EXPERTS, 32, HIDDEN), "ffn_down_exps.weight": (EXPERTS, HIDDEN, 32),
+}  # fmt: skip
+_SHARED = {
+    "ffn_gate_inp_shexp.weight": (HIDDEN,), "ffn_gate_shexp.weight": (96, HIDDEN),
+    "ffn_up_shexp.weight": (96, HIDDEN), "ffn_down_shexp.weight": (HIDDEN, 96),
+}  # fmt: skip
 _PHI = {
     "attn_qkv.weight": ((HEADS + 2 * KV_HEADS) * WIDTH, HIDDEN), "attn_output.weight": (HIDDEN, HEADS * WIDTH),
     "ffn_up.weight": (2 * INNER, HIDDEN), "ffn_down.weight": (HIDDEN, INNER),
@@ -133,6 +142,13 @@ LAYER_TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
     "granite": {**_ATTENTION, **_GATED, **_NORMS},
     "qwen2": {**_ATTENTION, **_BIASES, **_GATED, **_NORMS},
     "qwen3": {**_ATTENTION, **_HEAD_NORMS, **_GATED, **_NORMS},
+    "qwen2moe": {**_ATTENTION, **_BIASES, **_MIXTURE, **_SHARED, **_NORMS},
+    "qwen3moe": {**_ATTENTION, **_HEAD_NORMS, **_MIXTURE, **_NORMS},
+    "olmoe": {
+        **_ATTENTION, **_MIXTURE, **_NORMS,
+        "attn_q_norm.weight": (HEADS * WIDTH,), "attn_k_norm.weight": (KV_HEADS * WIDTH,),
+    },
+    "mixtral": {**_ATTENTION, **_MIXTURE, **_NORMS},
     "olmo2": {
         **_ATTENTION, **_GATED, **_POST_NORMS,
         "attn_q_norm.weight": (HEADS * WIDTH,), "attn_k_norm.weight": (KV_HEADS * WIDTH,),
@@ -149,9 +165,14 @@ LAYER_TENSORS: dict[str, dict[str, tuple[int, ...]]] = {
     "gptneox": {**_FUSED, **_PLAIN, **_NORMS},
 }  # fmt: skip
 _LAYER_NORM = {"attention.layer_norm_epsilon": 1e-5}
+_EXPERT_COUNTS = {"expert_count": EXPERTS, "expert_used_count": 2}
 METADATA: dict[str, dict[str, Any]] = {
     "llama": {"rope.dimension_count": WIDTH},
     "qwen3": {"attention.key_length": WIDTH},
+    "qwen2moe": _EXPERT_COUNTS,
+    "qwen3moe": {**_EXPERT_COUNTS, "attention.key_length": WIDTH},
+    "olmoe": _EXPERT_COUNTS,
+    "mixtral": {**_EXPERT_COUNTS, "rope.dimension_count": WIDTH},
     "gemma2": {"attention.key_length": WIDTH, "attention.sliding_window": 32},
     "gemma3": {"attention.key_length": WIDTH, "attention.sliding_window": 32},
     "phi3": {"rope.dimension_count": WIDTH, "tokenizer.ggml.padding_token_id": 0},
@@ -170,7 +191,8 @@ METADATA: dict[str, dict[str, Any]] = {
 def write_family(
     path: Path, architecture: str, kind: str = "F32", kinds: dict[str, str] | None = None, **changes: Any
 ) -> Path:
-    """A model of random weights; matrices are stored as `kind`, or as `kinds` says of names that hold its keys."""
+    """A model of random weights (mixtral is a llama with experts); matrices are stored as `kind`, or as `kinds`
+    says of names that hold its keys."""
 
     def kind_of(name: str) -> str:
         return next((other for part, other in (kinds or {}).items() if part in name), kind)
@@ -189,4 +211,5 @@ def write_family(
         name: (generator.standard_normal(shape, dtype=np.float32), kind_of(name) if len(shape) > 1 else "F32")
         for name, shape in shapes.items()
     }
-    return write_gguf(path, architecture, sizes(**METADATA.get(architecture, {}), **changes), tensors)
+    stored_as = "llama" if architecture == "mixtral" else architecture
+    return write_gguf(path, stored_as, sizes(**METADATA.get(architecture, {}), **changes), tensors)

@@ -24,7 +24,7 @@ from rtcore.golden import compare
 from tests.export.cases import case
 from tests.export.gguf_files import write_family
 from tests.export.paged_run import PagedRun, two_sequences
-from tests.export.tiny_families import VOCABULARY, random_model
+from tests.export.tiny_families import VOCABULARY, ModelCheckpoint, random_model
 
 pytestmark = pytest.mark.export
 
@@ -132,6 +132,45 @@ def test_native_keeps_the_codes_of_a_gguf_file(tmp_path: Path) -> None:
     positions = list(range(len(tokens)))
     plain = reference.logits(tokens, positions)
     assert np.abs(found - plain).max() <= 2 * np.abs(plain - reference.rounded_logits(tokens, positions)).max()
+
+
+def test_native_keeps_the_codes_of_experts(tmp_path: Path) -> None:
+    """Gate and up of all experts, which the file keeps apart, in one kind of blocks and down in another."""
+    path = write_family(tmp_path / "small.gguf", "qwen2moe", "Q4_1", kinds={"down_exps": "Q8_0", "gate_inp": "F32"})
+    checkpoint = GGUFCheckpoint(path)
+    captured = capture(checkpoint.config)
+    lowered = lower(captured, recipe_for("native"), captured.reader(checkpoint))
+    assert all(weight.quantised.passes_through for weight in lowered.quantised)
+    bits = {weight.name.rpartition(".")[2]: weight.quantised.form.bits for weight in lowered.quantised}
+    assert (bits["gate_up_proj"], bits["down_proj"]) == (4, 8)
+    routers = [name for name in lowered.tensors if "mlp.gate" in name]
+    assert routers and all(lowered.tensors[name].dtype == np.float32 for name in routers)
+    reference = Reference(checkpoint.config, captured, lowered, captured.reader(checkpoint))
+    tokens, others = list(range(3, 24)), list(range(5, 22))
+    found = two_sequences(PagedRun(lowered, tmp_path / "step.onnx"), tokens, others)["first"]
+    positions = list(range(len(tokens)))
+    plain = reference.logits(tokens, positions)
+    assert np.abs(found - plain).max() <= 2 * np.abs(plain - reference.rounded_logits(tokens, positions)).max()
+
+
+def test_experts_that_are_no_whole_tiles_stay_as_they_are() -> None:
+    """48 rows of gate and up, 24 of each: half a tile more than one."""
+    config = case("qwen3_moe").config | {"moe_intermediate_size": 24}
+    captured = capture(config)
+    lowered = lower(captured, recipe_for("int4"), captured.reader(ModelCheckpoint(random_model(config))))
+    kept = {name.rpartition(".")[2] for name in lowered.recipe["kept_higher"] if "experts" in name}
+    assert kept == {"gate_up_proj"}
+    (node,) = (node for node in lowered.step.graph if node.op_type == "Experts")
+    assert [value.dtype.name for value in node.inputs[2:]] == ["FLOAT", "UINT8"]
+
+
+def test_a_step_of_one_sequence_reads_the_experts_of_one_token() -> None:
+    lowered = case("mixtral").lower(recipe_for("int8"))
+    experts = [name for name in lowered.tensors if ".experts." in name]
+    others = {str(node.inputs[1].name) for node in lowered.step.graph if node.op_type in ("QuantMatMul", "Gemm")}
+    whole = sum(lowered.tensors[name].nbytes for name in others)
+    # Two of four experts.
+    assert lowered.linear_bytes == whole + sum(lowered.tensors[name].nbytes for name in experts) // 2
 
 
 def test_native_needs_a_quantised_checkpoint() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 pytest.importorskip("gguf")
 
 from export.checkpoint.gguf import GGUFCheckpoint
+from export.parameters import checked_reader
 from export.quantise import QuantisedWeight
+from export.tensors import matrix_shape
 from ops.errors import CheckpointError, UnsupportedModel
 from ops.layout import QuantForm
 from tests.export import gguf_files as files
@@ -57,8 +60,18 @@ def test_every_parameter_of_the_family_is_there(tmp_path: Path, architecture: st
     config = CONFIG_MAPPING[ours.config["model_type"]].from_dict(dict(ours.config))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    wanted = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    assert wanted == {name: ours.tensor(name).shape for name in ours.names()}
+    wanted = {name: matrix_shape(tuple(parameter.shape)) for name, parameter in model.named_parameters()}
+    read = checked_reader(ours.tensor, ours.names(), wanted, {})
+    assert wanted == {name: read(name).shape for name in wanted}
+    assert sum(map(math.prod, wanted.values())) == sum(math.prod(ours.tensor(name).shape) for name in ours.names())
+
+
+def test_experts_that_lie_apart_in_a_gguf_file_are_refused(tmp_path: Path) -> None:
+    """As converters wrote them before they put those of a layer together."""
+    path = files.write_family(tmp_path / "tiny.gguf", "llama", expert_count=4, expert_used_count=2)
+    with pytest.raises(CheckpointError, match=r"blk\.0\.ffn_down_exps\.weight") as caught:
+        GGUFCheckpoint(path)
+    assert "current converter" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize(
