@@ -92,7 +92,8 @@ class PrefixCache:
             parent = node
         del nodes[index.confirmed(nodes, tokens) :]
         parent = nodes[-1] if nodes else namespace.root
-        rest = tokens[len(nodes) * size : (len(nodes) + 1) * size]
+        # A whole block is found by its digest or not at all: a tail ends before its block does.
+        rest = tokens[len(nodes) * size : (len(nodes) + 1) * size - 1]
         tail = index.beginning(parent, int(rest[0])) if len(rest) else NONE
         common = index.common(tail, rest) if tail != NONE else 0
         match = Match(nodes, tail, common, len(nodes) * size + common)

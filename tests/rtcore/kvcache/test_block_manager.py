@@ -136,6 +136,24 @@ class BlockManagerMachine(RuleBasedStateMachine):
         assert self.memory.manager.free_blocks == before
 
     @precondition(lambda self: self.live)
+    @rule(tokens=st.lists(st.integers(1, 2), min_size=8, max_size=8))
+    def decode(self, tokens: list[int]) -> None:
+        """A step in which all sequences that have written their blocks to the end compute one token more."""
+        manager = self.memory.manager
+        whole = [blocks for blocks in self.live if blocks.length == blocks.writable]
+        if not manager.can_add_blocks(len(whole)):
+            before = manager.free_blocks
+            with pytest.raises(ResourceError):
+                manager.add_blocks(whole)
+            assert manager.free_blocks == before
+            return
+        counts = [blocks.count for blocks in whole]
+        manager.add_blocks(whole)
+        assert [blocks.count - 1 for blocks in whole] == counts
+        for blocks, token in zip(whole, tokens, strict=False):
+            self.memory.write(blocks, [token])
+
+    @precondition(lambda self: self.live)
     @rule(data=st.data(), more=st.integers(1, 12))
     def reserve_and_give_back(self, data: st.DataObject, more: int) -> None:
         """What a step that fails does."""
@@ -360,8 +378,14 @@ def _strangers(memory: Memory, blocks: SequenceBlocks) -> None:
     blocks.namespace.users += 1
 
 
+def _emigrate(memory: Memory, blocks: SequenceBlocks) -> None:
+    index = memory.manager.cache.index
+    index._root[1] = memory.manager.cache.namespaces.join(CacheKey("1", salt="x")).root
+
+
 @pytest.mark.parametrize(
-    "corrupt", [_leak, _swallow, _repeat, _outside, _too_long, _forget, _miscount, _misplace, _strangers]
+    "corrupt",
+    [_leak, _swallow, _repeat, _outside, _too_long, _forget, _miscount, _misplace, _strangers, _emigrate],
 )
 def test_invariants_notice_corruption(corrupt) -> None:  # type: ignore[no-untyped-def]
     memory = Memory([8], 4)
