@@ -46,9 +46,6 @@ struct ChunkTask {
   int value_stride;
   const void* const* key;
   const void* const* value;
-  const void* const* ahead;  // rows of `ahead_bytes` that come next, to be in the cache when they do
-  int ahead_count;
-  int ahead_bytes;
   const int* first;  // [rows], first visible key in the chunk
   const int* last;   // [rows], one past the last; a row with first >= last sees nothing
   float softcap;

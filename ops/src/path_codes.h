@@ -77,7 +77,7 @@ QuantTile expand(const QuantTile& tile, uint8_t* bytes) {
   constexpr int kStep = kWidth * 4;
   const int half = 4 * kTile * 4;  // bytes of four quads
   for (int g = 0; g < tile.groups; ++g, group += form.group_bytes(), bytes += wide.form.group_bytes()) {
-    for (size_t line = 0; line < form.group_bytes(); line += 64) __builtin_prefetch(group + kAhead + line);
+    for (size_t line = 0; line < form.group_bytes(); line += 64) ask_for(group + kAhead + line);
     if (form.bits == 8) {
       __builtin_memcpy(bytes, group, form.code_bytes());
     } else {

@@ -16,7 +16,7 @@ constexpr int kTileVectors = kTile / kWidth;
 // Whether registers hold the sums of two tiles, which then share each row's codes as they are loaded.
 constexpr bool kPairsTiles = kWidth == 16;
 // How far ahead of their products weights are asked for.
-constexpr size_t kAhead = 2048;
+constexpr size_t kAhead = 8192;
 
 template <bool kHalf>
 inline F load_scale(const uint8_t* p, int v) {
@@ -51,7 +51,7 @@ void multiply_rows(const QuantTile* tile, const int8_t* codes, const float* scal
   for (int t = 0; t < kTiles; ++t) weights[t] = tile[t].data;
   for (int g = 0; g < tile->groups; ++g) {
     for (int t = 0; t < kTiles; ++t) {
-      for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(weights[t] + kAhead + line);
+      for (size_t line = 0; line < group_bytes; line += 64) ask_for(weights[t] + kAhead + line);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kTileVectors; ++v) {

@@ -92,7 +92,7 @@ void multiply_by_unit(const QuantTile& tile, const QuantPanel& panel, float* pro
   }
   for (int g = 0; g < groups + kStoreLag + kScaleLag; ++g) {
     if (g < groups) {
-      for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(codes + kAhead + line);
+      for (size_t line = 0; line < group_bytes; line += 64) ask_for(codes + kAhead + line);
       switch (g % kSlots) {
         case 0: sum_group<0>(x, row_bytes, codes, room); break;
         case 1: sum_group<1>(x, row_bytes, codes, room); break;

@@ -17,6 +17,12 @@ constexpr int64_t kRowBlock = 128;
 // Values that one task normalises and rounds.
 constexpr int64_t kPrepareSize = 8192;
 
+// Gives up at the end of a task, however it ends, what its products left in the processor.
+struct UnitUse {
+  const Kernels& kernels;
+  ~UnitUse() { kernels.release_unit(); }
+};
+
 }  // namespace
 
 struct QuantMatMul::Inputs {
@@ -213,6 +219,7 @@ void QuantMatMul::compute(const Call& call) const {
     const int64_t block = static_cast<int64_t>(task) % row_blocks;
     const int64_t first = static_cast<int64_t>(task) / row_blocks * units_a_task;
     const int64_t last_row = std::min(inputs.rows, (block + 1) * kRowBlock);
+    const UnitUse use{kernels_};
     for (int64_t unit = first; unit < std::min(units, first + units_a_task); ++unit) {
       if (kernels_.exact) {
         multiply_exactly(inputs, unit, block * kRowBlock, last_row);
@@ -220,7 +227,6 @@ void QuantMatMul::compute(const Call& call) const {
         multiply(inputs, unit, block * kRowBlock, last_row);
       }
     }
-    kernels_.release_unit();
   });
 }
 
