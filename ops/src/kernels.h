@@ -90,8 +90,8 @@ struct Kernels {
   void (*finish)(float maximum, float total, const float* sums, const float* sink, float* out, int value_dim);
   // Bytes that a row's int8 activations take for each group of weights, in any panel.
   int (*group_room)(const QuantForm& form);
-  // Rows of a panel: the most that `rows` fills of 16 (only with a matrix unit, and not for every form), 8 (only with
-  // vectors of 16), 4, 2 and 1.
+  // Rows of a panel: the most that `rows` fills of 16 (only with a matrix unit, where it is faster for the form), 8
+  // (only with vectors of 16), 4, 2 and 1.
   int (*panel_rows)(const QuantForm& form, int64_t rows);
   // Rounds row `row` of a panel, `columns` long, to int8 by groups, padding the last.
   void (*quantise_row)(const QuantForm& form, const float* x, int64_t columns, const QuantPanel& panel, int row);
