@@ -202,9 +202,10 @@ class BlockManager:
         """Room for one more token of each sequence, all of which have written their blocks to the end.
 
         What decoding does every step, so it is done for all at once. Raises ResourceError when the available blocks
-        do not suffice.
+        or the columns of the tables do not suffice.
         """
-        if not self.can_add_blocks(len(growing)):
+        longest = max([blocks.length for blocks in growing], default=0)
+        if longest >= self._longest or not self.can_add_blocks(len(growing)):
             raise ResourceError(
                 f"The cache has no blocks left for {len(growing)} sequences that need one more each."
             )

@@ -13,6 +13,7 @@ from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.hash_chain import CacheKey, blake2b_digest
 from rtcore.kvcache.invariants import check_blocks
 from rtcore.kvcache.policy import CachePolicy
+from rtcore.kvcache.prefix_cache import Match
 from rtcore.kvcache.sequence_blocks import SequenceBlocks
 
 
@@ -207,6 +208,20 @@ def test_blocks_given_back_last_are_handed_out_first() -> None:
     third = memory.open([])
     memory.write(third, [3] * 12)
     assert memory.manager.tables[0][third.row, :3].tolist() == [0, 1, 4]
+
+
+def test_no_sequence_outgrows_the_tables() -> None:
+    manager = BlockManager([9], 2, max_sequences=2, max_length=4)
+    blocks = manager.open(manager.new_chain(CacheKey("1")), Match([]))
+    manager.append(blocks, 2, 0)
+    manager.add_blocks([blocks])
+    manager.append(blocks, 4, 3)
+    assert not manager.can_append(blocks, 5)
+    with pytest.raises(ResourceError):
+        manager.append(blocks, 5, 4)
+    with pytest.raises(ResourceError):
+        manager.add_blocks([blocks])
+    assert manager.free_blocks == [7]
 
 
 class TestSharing:
