@@ -81,6 +81,8 @@ class Reference:
 def _empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
     """The model with storage for its weights and with its buffers as they should be."""
     parsed = family_of(config).parse(config)
+    # Experts one by one: what transformers takes otherwise does not compute in float64.
+    parsed._experts_implementation = "eager"
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(parsed, attn_implementation="eager", dtype=torch.float32).eval()
     values = rebuilt_buffers.values(model)

@@ -36,7 +36,9 @@ class Source(msgspec.Struct, frozen=True):
 
 class Dimensions(msgspec.Struct, frozen=True):
     """Sizes of the model. `parameters` counts tied weights once. `linear_parameters` are the weights of the
-    linears inside the layers, the head not among them: the multiply-adds of one token before the head."""
+    linears inside the layers, the head not among them: the multiply-adds of one token before the head. Where layers
+    are mixtures, `experts` is how many a layer has and `experts_per_token` how many of them one token goes to, and
+    `linear_parameters` counts those."""
 
     vocab_size: int
     hidden_size: int
@@ -47,6 +49,8 @@ class Dimensions(msgspec.Struct, frozen=True):
     context_length: int
     parameters: int
     linear_parameters: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "head_dim", "context_length"):
@@ -91,8 +95,8 @@ class Variant(msgspec.Struct, frozen=True):
     the weight files that they map, and its cache.
 
     `recipe` records how weights were quantised (bits, group, symmetric, what stayed higher); `linear_bytes`
-    are the bytes of weights that one decode step reads, the floor that benchmarks state. `architectures` are those
-    that the bundle packs GPU kernels for, as in sm_90; empty for the CPU.
+    are the bytes of weights that one decode step of one sequence reads, the floor that benchmarks state.
+    `architectures` are those that the bundle packs GPU kernels for, as in sm_90; empty for the CPU.
     """
 
     precision: str

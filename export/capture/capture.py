@@ -64,7 +64,7 @@ def capture(config: dict[str, Any], context_length: int | None = None) -> Captur
     run_passes(captured)
     graph.graph.outputs[0].name = "logits"
     captured.dimensions = msgspec.structs.replace(
-        captured.dimensions, linear_parameters=_linear_parameters(captured)
+        captured.dimensions, linear_parameters=_linear_parameters(captured), **_experts(captured)
     )
     _check_complete(captured)
     return captured
@@ -157,6 +157,13 @@ def _linear_parameters(captured: CapturedModel) -> int:
         size = sum(math.prod(source.shape) for source in sources if len(source.shape) == 2)
         total += of_a_token(node, size)
     return total
+
+
+def _experts(captured: CapturedModel) -> dict[str, int]:
+    """Experts of a layer and of a token, of the layer that has most; nothing where no layer is a mixture."""
+    layers = [node for node in captured.graph if (node.domain, node.op_type) == (DOMAIN, "Experts")]
+    counts = [(node.attributes["experts"].as_int(), node.attributes["top_k"].as_int()) for node in layers]
+    return dict(zip(("experts", "experts_per_token"), max(counts), strict=True)) if counts else {}
 
 
 def _check_complete(captured: CapturedModel) -> None:

@@ -54,7 +54,7 @@ def of_a_token(node: ir.Node, count: int) -> int:
     """What one token has to do with of `count` weights (or their bytes) of a node: all, or those of its experts."""
     if node.op_type != "Experts":
         return count
-    return count * node.attributes["top_k"].as_int() // node.attributes["experts"].as_int()
+    return count * int(node.attributes["top_k"].as_int()) // int(node.attributes["experts"].as_int())
 
 
 @dataclass

@@ -87,7 +87,7 @@ class _StepWriter(StepWriter):
             weight = node.inputs[index]
             name = "" if weight is None else str(weight.name)
             whole_tiles = self.store.source(name).shape[0] // experts % (parts * TILE) == 0
-            form = self.form(name, "linear") if whole_tiles else self.unquantised(name)
+            form = self.form_if(whole_tiles, name, "linear")
             if form is None:
                 inputs.append(weight)
                 self.linear_bytes += of_a_token(node, self.plain_bytes(name))
@@ -103,7 +103,7 @@ class _StepWriter(StepWriter):
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         name = str(weight.name)
         role: Role = "head" if is_head(node) else "linear"
-        form = self.unquantised(name) if is_router(node) else self.form(name, role)
+        form = self.form_if(not is_router(node), name, role)
         if bias is not None:
             self.linear_bytes += self.plain_bytes(str(bias.name))
         if form is None:

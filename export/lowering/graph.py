@@ -63,10 +63,13 @@ class StepWriter:
             self.kept_higher.add(name)
         return form
 
-    def unquantised(self, name: str) -> None:
-        """No form: a weight that cannot be, or is not to be, in integers whatever the recipe says."""
+    def form_if(self, fits: bool, name: str, role: Role) -> QuantForm | None:
+        """The same where integers fit a weight; where they cannot be, or are not to be, it is kept as it is."""
+        if fits:
+            return self.form(name, role)
         if self.recipe.bits is not None:
             self.kept_higher.add(name)
+        return None
 
     def plain_bytes(self, name: str) -> int:
         """Bytes of a weight that is kept as it is."""

@@ -40,11 +40,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _model_rows(manifest: Manifest) -> list[tuple[str, str]]:
     size = manifest.dimensions
+    layers = f"{size.layers} of width {size.hidden_size:,}, {size.heads} heads, {size.kv_heads} for k and v"
+    if size.experts:
+        layers += f", up to {size.experts} experts, {size.experts_per_token} for a token"
     return [
         ("model", f"{manifest.name} ({manifest.family}), {_short(size.parameters)} parameters"),
         ("version", manifest.version),
         ("context", f"{size.context_length:,} tokens"),
-        ("layers", f"{size.layers} of width {size.hidden_size:,}, {size.heads} heads, {size.kv_heads} for k and v"),
+        ("layers", layers),
         ("vocabulary", f"{size.vocab_size:,} tokens"),
         ("chat", "yes" if manifest.text.chat_template else "no chat template"),
     ]
