@@ -33,16 +33,16 @@ def external_locations(model: bytes) -> set[str]:
     while pending:
         kind, message = pending.pop()
         if kind == "Entry":
-            entry = {field: content for field, content in _fields(message) if field in (_KEY, _VALUE)}
+            entry = {field: content for field, content in fields(message) if field in (_KEY, _VALUE)}
             if bytes(entry.get(_KEY, b"")) == b"location":
                 found.add(bytes(entry.get(_VALUE, b"")).decode())
             continue
         inner = _PATHS[kind]
-        pending += [(inner[field], content) for field, content in _fields(message) if field in inner]
+        pending += [(inner[field], content) for field, content in fields(message) if field in inner]
     return found
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+def fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     """Number and content of each length-delimited field of a message; the others are skipped."""
     position, end = 0, len(message)
     while position < end:

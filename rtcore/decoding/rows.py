@@ -46,6 +46,12 @@ def rows_of(works: list[Work]) -> list[Row]:
     return rows
 
 
+def decoding(works: list[Work]) -> list[Sequence]:
+    """The sequences of works that all do no more than choose the token after their newest one; else none."""
+    sequences = [work.sequence for work in works if work.tokens == 1 and work.samples]
+    return sequences if len(sequences) == len(works) else []
+
+
 class RowBuilder:
     """Builds SampleInputs for a vocabulary. What no row asks for becomes an empty array."""
 
@@ -96,6 +102,19 @@ class RowBuilder:
             bias_values=bias_values,
             masks=np.stack(masks) if masks else self._no_masks,
         )
+
+    @staticmethod
+    def repeatable(rows: list[Row]) -> bool:
+        """Whether the arrays of rows without drafts stay as they are, but for positions, as their sequences grow."""
+        states = [row.sequence.decoding for row in rows]
+        return all(
+            state.plain and state.counts is None and not (state.masked or state.scores_prompt) for state in states
+        )
+
+    @staticmethod
+    def renew(inputs: SampleInputs, sequences: list[Sequence]) -> None:
+        """Bring arrays that are repeatable up to what their sequences are now."""
+        inputs.numbers[:, Number.POSITION] = [sequence.length for sequence in sequences]
 
     def _mask(self, row: Row) -> Uint32:
         state = row.sequence.decoding

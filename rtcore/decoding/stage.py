@@ -8,7 +8,7 @@ from ops.errors import EngineError, InvalidRequest, OrtolanError
 from ops.sample_columns import NO_LOGPROBS, RowStatus
 from rtcore.decoding.grammar.masks import GrammarMasks, PendingMask
 from rtcore.decoding.hooks import Hooks
-from rtcore.decoding.rows import Row, RowBuilder, rows_of
+from rtcore.decoding.rows import Row, RowBuilder, decoding, rows_of
 from rtcore.executor.base import Executor
 from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
 from rtcore.request import TokenLogprobs
@@ -19,12 +19,15 @@ from rtcore.sequence import Sequence
 @dataclass(slots=True)
 class StepRows:
     """The rows of one step on their way: works in order, a row for each of their logits, and masks that are being
-    computed."""
+    computed. sequences: where all that every work does is to choose the next token, and nothing of the inputs but
+    positions changes from one to the next. processed: whether processors of the user's own take part."""
 
     works: list[Work]
     rows: list[Row]
     inputs: SampleInputs
     masks: list[PendingMask]
+    sequences: list[Sequence]
+    processed: bool
 
 
 @dataclass(slots=True)
@@ -58,12 +61,27 @@ class DecodingStage:
         self._hooks = hooks
         self._builder = RowBuilder(executor.vocab_size)
         self._grammars = GrammarMasks()
+        self._last: StepRows | None = None
 
     def begin(self, works: list[Work]) -> StepRows:
         """To be called before the step runs."""
+        sequences = decoding(works)
+        step = self._last
+        if step is not None and sequences and sequences == step.sequences:
+            step.works = works
+            self._builder.renew(step.inputs, sequences)
+        else:
+            step = self._last = self._new(works, sequences)
+        if not (step.masks or step.processed):
+            self._executor.foresee(step.inputs)
+        return step
+
+    def _new(self, works: list[Work], sequences: list[Sequence]) -> StepRows:
         masks = self._grammars.begin(works)
         rows = rows_of(works)
-        return StepRows(works, rows, self._builder.build(rows), masks)
+        repeatable = sequences if sequences and self._builder.repeatable(rows) else []
+        processed = any(row.processed for row in rows)
+        return StepRows(works, rows, self._builder.build(rows), masks, repeatable, processed)
 
     def finish(self, step: StepRows) -> list[Drawn]:
         """To be called after the step ran: what it gave each work's sequence, in order.
@@ -77,12 +95,15 @@ class DecodingStage:
         for one in ended:
             if one.job.state.error is not None:
                 failures[one.row + len(one.job.drafts)] = one.job.state.error
-        drawn: list[Drawn] = []
-        place = 0
-        for work in step.works:
-            failure = failures.get(place + work.logits - 1) if failures and work.logits else None
-            drawn.append(Drawn(work.sequence, failure=failure) if failure else self._read(work, outputs, place))
-            place += work.logits
+        if step.sequences and not failures and not outputs.status.any():
+            drawn = _one_each(step.sequences, outputs)
+        else:
+            drawn = []
+            place = 0
+            for work in step.works:
+                failure = failures.get(place + work.logits - 1) if failures and work.logits else None
+                drawn.append(Drawn(work.sequence, failure=failure) if failure else self._read(work, outputs, place))
+                place += work.logits
         self._hooks.stop(drawn)
         return drawn
 
@@ -92,7 +113,7 @@ class DecodingStage:
 
     def _sample(self, step: StepRows) -> tuple[SampleOutputs, dict[int, OrtolanError]]:
         """What was chosen, and what the user's own processors failed with, by row."""
-        if not any(row.processed for row in step.rows):
+        if not step.processed:
             return self._executor.sample(step.inputs), {}
         return self._hooks.sample(self._executor, step.rows, step.inputs)
 
@@ -122,6 +143,15 @@ class DecodingStage:
                 break
         work.accepted = len(drawn.tokens) - 1
         return drawn
+
+
+def _one_each(sequences: list[Sequence], outputs: SampleOutputs) -> list[Drawn]:
+    """What sequences drew that have one sound row each."""
+    drawn = [Drawn(one, [token]) for one, token in zip(sequences, outputs.ids.tolist(), strict=True)]
+    for row, one in enumerate(drawn):
+        if one.sequence.decoding.logprobs != NO_LOGPROBS:
+            one.logprobs.append(_logprobs(outputs, row))
+    return drawn
 
 
 def _logprobs(outputs: SampleOutputs, row: int) -> TokenLogprobs:

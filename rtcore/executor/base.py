@@ -50,6 +50,13 @@ class Executor(ABC):
     block_bytes: list[int]
     vocab_size: int
 
+    def foresee(self, inputs: SampleInputs) -> None:  # noqa: B027
+        """Say before `run` what the step's rows will be sampled with, if nothing of it can change any more.
+
+        An executor may then choose the tokens while it runs; `sample` with the same object gives them. Others do
+        nothing here. It holds for one run.
+        """
+
     @abstractmethod
     def run(self, inputs: StepInputs) -> None:
         """Run one step, write K and V into the cache, and keep the logits of its S rows until the next step.

@@ -12,8 +12,9 @@ from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
 from rtcore.executor.cache_memory import CacheMemory, choose_blocks
-from rtcore.executor.cpu_sample import CpuSampler
-from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
+from rtcore.executor.cpu_sample import CpuSampler, SampleBinding
+from rtcore.executor.joined_graph import joined
+from rtcore.executor.sample_arrays import INPUTS, OUTPUTS, SampleInputs, SampleOutputs, no_rows
 from rtcore.machine import available_cores
 from rtcore.manifest import Variant
 
@@ -24,25 +25,35 @@ _FATAL_ONLY = 4
 def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CpuExecutor:
     """The executor of a variant for the target cpu; see rtcore.executor.registry for the errors."""
     blocks = choose_blocks(bundle.manifest, variant, config)
-    session = _session(bundle, variant, variant.step, config)
     sampler = load_sampler(bundle, variant, config)
+    sample = bundle.read_graph(variant, _sample_name(bundle, variant))
+    graph = joined(bundle.read_graph(variant), sample, _LOGITS)
+    session = _session(bundle, graph, variant.step, config)
     vocab_size = bundle.manifest.dimensions.vocab_size
     return CpuExecutor(session, sampler, variant, blocks, config.block_size, vocab_size)
 
 
 def load_sampler(bundle: Bundle, variant: Variant, config: EngineConfig) -> CpuSampler:
     """The sampler of a variant, over logits in host memory. Raises BundleDamaged where the bundle has none."""
+    name = _sample_name(bundle, variant)
+    return CpuSampler(_session(bundle, bundle.read_graph(variant, name), name, config), name)
+
+
+def _sample_name(bundle: Bundle, variant: Variant) -> str:
     if variant.sample is None:
         raise BundleDamaged(
             f"The bundle {bundle.path.name} has no graph that chooses tokens.",
             why="It was made by a version of Ortolan that had none.",
             remedy="Export the model anew.",
         )
-    return CpuSampler(_session(bundle, variant, variant.sample, config), variant.sample)
+    return variant.sample
 
 
 class CpuExecutor(Executor):
-    """One session and the cache that its graph updates in place.
+    """One session of the step graph, joined with the sample graph, and the cache that it updates in place.
+
+    What a step chooses its tokens with is mostly known before it runs, and then the step chooses them too: a second
+    run of a session takes many times as long as the choice. Otherwise the step chooses none, and `sample` does.
 
     Each cache tensor is one OrtValue over mapped memory, bound to its graph input and to its graph output, so
     that the kernels write where they read and nothing is copied. The step's arrays are bound where they lie;
@@ -52,7 +63,7 @@ class CpuExecutor(Executor):
     def __init__(
         self, session: Any, sampler: CpuSampler, variant: Variant, blocks: int, block_size: int, vocab_size: int
     ) -> None:
-        """session: an onnxruntime.InferenceSession of the variant's step graph; sampler: over its sample graph."""
+        """session: an onnxruntime.InferenceSession of both graphs joined; sampler: over the sample graph alone."""
         self.block_size = block_size
         self.num_blocks = [blocks] * len(variant.cache_groups)
         self.windows = [group.window for group in variant.cache_groups]
@@ -72,6 +83,13 @@ class CpuExecutor(Executor):
         self._logits = np.empty((0, vocab_size), np.float32)
         self._rows = 0
         self._sampler = sampler
+        self._choice = SampleBinding(self._binding)
+        self._nothing = no_rows(vocab_size)
+        self._foreseen: SampleInputs | None = None
+        self._chosen: tuple[SampleInputs, SampleOutputs] | None = None
+        groups = range(len(variant.cache_groups))
+        self._tables = [f"block_tables.{group}" for group in groups]
+        self._slots = [f"slot_mapping.{group}" for group in groups]
         self._bound: dict[str, np.ndarray[Any, Any]] = {}
         self._bound_rows = -1
 
@@ -80,8 +98,9 @@ class CpuExecutor(Executor):
         groups = range(len(variant.cache_groups))
         known = {"input_ids", "positions", "query_start", "seq_lens", "logit_rows", "plan"}
         known |= {f"block_tables.{group}" for group in groups} | {f"slot_mapping.{group}" for group in groups}
+        known |= set(INPUTS)
         caches = {tensor.name for tensor in variant.cache_tensors}
-        results = {tensor.output for tensor in variant.cache_tensors} | {_LOGITS}
+        results = {tensor.output for tensor in variant.cache_tensors} | {_LOGITS, *OUTPUTS}
         wrong = (self._inputs - known - caches) | (caches - self._inputs) | (outputs ^ results)
         if wrong:
             raise BundleDamaged(
@@ -98,27 +117,37 @@ class CpuExecutor(Executor):
             self._binding.bind_ortvalue_input(tensor.name, value)
             self._binding.bind_ortvalue_output(tensor.output, value)
 
+    def foresee(self, inputs: SampleInputs) -> None:
+        self._foreseen = inputs
+
     def run(self, inputs: StepInputs) -> None:
         if self._session is None:
             raise EngineDied("The executor was closed.")
+        foreseen, self._foreseen, self._chosen = self._foreseen, None, None
         rows = len(inputs.logit_rows)
         self._bind_inputs(inputs)
         if rows != self._bound_rows:
             self._bind_logits(rows)
+        outputs = self._choice.bind(self._nothing if foreseen is None else foreseen)
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
             # ONNX Runtime raises a class of its own for each status, without a common root but Exception.
             raise EngineError("A step failed in ONNX Runtime.", why=str(error)) from error
         self._rows = rows
+        if foreseen is not None:
+            self._chosen = foreseen, outputs
 
     def logits(self) -> Float32:
         return self._logits[: self._rows]
 
     def put_logits(self, rows: Int64, logits: Float32) -> None:
         self._logits[rows] = logits
+        self._chosen = None
 
     def sample(self, inputs: SampleInputs) -> SampleOutputs:
+        if self._chosen is not None and self._chosen[0] is inputs:
+            return self._chosen[1]
         return self._sampler.run(self._logits, inputs)
 
     def _bind_inputs(self, inputs: StepInputs) -> None:
@@ -146,8 +175,8 @@ class CpuExecutor(Executor):
             ("logit_rows", inputs.logit_rows),
             ("plan", inputs.plan),
         ]
-        named += [(f"block_tables.{group}", table) for group, table in enumerate(inputs.block_tables)]
-        named += [(f"slot_mapping.{group}", slots) for group, slots in enumerate(inputs.slot_mapping)]
+        named += zip(self._tables, inputs.block_tables, strict=True)
+        named += zip(self._slots, inputs.slot_mapping, strict=True)
         return named
 
     def copy_blocks(self, group: int, source: Int32, destination: Int32) -> None:
@@ -169,12 +198,13 @@ class CpuExecutor(Executor):
     def close(self) -> None:
         self._session = None
         self._binding = None
+        self._choice.close()
         self._sampler.close()
         self._memory.release()
 
 
-def _session(bundle: Bundle, variant: Variant, name: str, config: EngineConfig) -> Any:
-    """An InferenceSession of a variant's graph, its weights mapped from the bundle's files."""
+def _session(bundle: Bundle, graph: bytes, name: str, config: EngineConfig) -> Any:
+    """An InferenceSession of a graph, called `name` in errors, its weights mapped from the bundle's files."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -199,7 +229,6 @@ def _session(bundle: Bundle, variant: Variant, name: str, config: EngineConfig) 
         options.enable_profiling = True
         options.profile_file_prefix = f"{config.profile}-{PurePath(name).stem}"
     register(options, config.kernels, config.activations)
-    graph = bundle.read_graph(variant, name)
     try:
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:

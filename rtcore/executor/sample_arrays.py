@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ops.sample_columns import Number, Setting
+
 Uint32 = NDArray[np.uint32]
 Ids = NDArray[np.int32]
 
@@ -34,7 +36,8 @@ class SampleInputs:
     [start[i], start[i + 1]): token_ids and token_counts int32 [N], the tokens that penalties count, each once, and
     how often each was generated (0: it is in the prompt alone); bias_ids int32 and bias_values float32 [B], what is
     added to logits (-inf bans). masks uint32 [M, ceil(V / 32)]: bit i % 32 of word i // 32 allows token i; a row
-    names its mask by number. starts int32 [S + 1]. Whatever nobody asks for is empty.
+    names its mask by number. starts int32 [S + 1]. Whatever nobody asks for is empty. An object that is given again
+    may have other positions and other bits in its masks; all else is as it was.
     """
 
     settings: NDArray[np.float32]
@@ -53,6 +56,21 @@ class SampleInputs:
     def named(self) -> list[tuple[str, NDArray[Any]]]:
         """The arrays by the graph's names."""
         return [(name, getattr(self, name)) for name in INPUTS]
+
+
+def no_rows(vocab_size: int) -> SampleInputs:
+    """What chooses no token."""
+    return SampleInputs(
+        settings=np.zeros((0, len(Setting)), np.float32),
+        numbers=np.zeros((0, len(Number)), np.int64),
+        token_start=np.zeros(1, np.int32),
+        token_ids=np.zeros(0, np.int32),
+        token_counts=np.zeros(0, np.int32),
+        bias_start=np.zeros(1, np.int32),
+        bias_ids=np.zeros(0, np.int32),
+        bias_values=np.zeros(0, np.float32),
+        masks=np.zeros((0, -(-vocab_size // 32)), np.uint32),
+    )
 
 
 @dataclass(slots=True)

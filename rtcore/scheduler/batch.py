@@ -6,7 +6,7 @@ import numpy as np
 
 from rtcore.executor.base import Int32, Int64, StepInputs
 from rtcore.scheduler.base import Work
-from rtcore.sequence import held
+from rtcore.sequence import Sequence, held
 
 _SMALLEST_BUCKET = 128
 
@@ -27,13 +27,55 @@ class BatchBuilder:
         self._positions = np.zeros(max_tokens, np.int64)
         self._slots = [np.zeros(max_tokens, np.int32) for _ in tables]
         self._plan = np.zeros(6, np.int32)
+        self._decoded: list[Sequence] = []
+        self._picked: list[int] = []
+        self._inputs: StepInputs | None = None
 
     def build(self, works: list[Work]) -> StepInputs:
         """The inputs of a step, for works that start with those of one token each.
 
         logit_rows lists the last `logits` rows of every work, in order; when there are none, it holds row 0, so
-        that the head never runs on nothing.
+        that the head never runs on nothing. Where the sequences of the last step decode again, the result is the
+        same object, written anew.
         """
+        sequences = [work.sequence for work in works if work.tokens == 1 and work.samples]
+        if len(sequences) == len(works):
+            again = self._again(sequences)
+            if again is not None:
+                return again
+            self._decoded = [] if any(one.decoding.scores_prompt for one in sequences) else sequences
+        else:
+            self._decoded = []
+        inputs = self._inputs = self._new(works)
+        self._picked = [held(sequence).row for sequence in self._decoded]
+        return inputs
+
+    def _again(self, sequences: list[Sequence]) -> StepInputs | None:
+        """The arrays of the last step, brought up to now; None where their shapes or sequences differ."""
+        inputs = self._inputs
+        if inputs is None or not sequences or sequences != self._decoded:
+            return None
+        picked = [held(sequence).row for sequence in sequences]
+        begins = [sequence.computed for sequence in sequences]
+        longest = max(begins) + 1
+        width = -(-longest // self._block_size)
+        if picked != self._picked or width != inputs.block_tables[0].shape[1]:
+            return None
+        inputs.input_ids[:] = [sequence.last for sequence in sequences]
+        inputs.positions[:] = begins
+        inputs.seq_lens[:] = begins
+        inputs.seq_lens += 1
+        self._plan[3] = context_bucket(longest)
+        size = self._block_size
+        for table, tables, slots in zip(self._tables, inputs.block_tables, inputs.slot_mapping, strict=True):
+            table[:, :width].take(picked, axis=0, out=tables, mode="clip")
+            slots[:] = [
+                table.item(row, begin // size) * size + begin % size
+                for row, begin in zip(picked, begins, strict=True)
+            ]
+        return inputs
+
+    def _new(self, works: list[Work]) -> StepInputs:
         sequences = [work.sequence for work in works]
         rows = len(works)
         samples = [work.samples for work in works]
