@@ -21,13 +21,14 @@ SMALL_FILE = 16 * 2**20
 def load_engine(path: str | Path, config: EngineConfig) -> Engine:
     """Open a bundle and load its engine; the same result as opening it with `config.check` first, but sooner.
 
+    A full check hashes what the engine reads: not the weights of other precisions, which `rtcore.verify` does too.
     Raises the typed errors of Bundle.open and Engine.load. Damage beats whatever else goes wrong.
     """
     bundle = Bundle.open(path, check="sizes")
     with ThreadPoolExecutor(1) as pool:
         hashing: Future[None] | None = None
         if config.check == "full":
-            files = [(bundle.file(entry.path), entry) for entry in bundle.manifest.files]
+            files = [(bundle.file(entry.path), entry) for entry in bundle.used(config.precision, config.target)]
             check_hashes([item for item in files if item[1].size <= SMALL_FILE])
             hashing = pool.submit(check_hashes, [item for item in files if item[1].size > SMALL_FILE])
         # Only now: importing takes as long as hashing hundreds of megabytes.

@@ -163,7 +163,9 @@ class Hooks:
     def stop(self, drawn: list[Drawn]) -> None:
         """Ask the stop rules of sequences that got a token, and note in each what they say."""
         asked = [one for one in drawn if one.tokens and one.sequence.decoding.stop_rules]
-        for level in range(max((len(one.sequence.decoding.stop_rules) for one in asked), default=0)):
+        if not asked:
+            return
+        for level in range(max(len(one.sequence.decoding.stop_rules) for one in asked)):
             users: dict[int, tuple[Any, list[Drawn]]] = {}
             for one in asked:
                 rules = one.sequence.decoding.stop_rules

@@ -15,6 +15,7 @@ from rtcore.scheduler.base import Work
 from rtcore.sequence import Sequence
 
 _SETTINGS = len(NEUTRAL_SETTINGS)
+_POSITION = int(Number.POSITION)
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class RowBuilder:
 
     @staticmethod
     def repeatable(rows: list[Row]) -> bool:
-        """Whether the arrays of rows without drafts stay as they are, but for positions, as their sequences grow."""
+        """Whether the arrays of rows without drafts stay the same, but for positions, as their sequences grow."""
         states = [row.sequence.decoding for row in rows]
         return all(
             state.plain and state.counts is None and not (state.masked or state.scores_prompt) for state in states
@@ -114,7 +115,10 @@ class RowBuilder:
     @staticmethod
     def renew(inputs: SampleInputs, sequences: list[Sequence]) -> None:
         """Bring arrays that are repeatable up to what their sequences are now."""
-        inputs.numbers[:, Number.POSITION] = [sequence.length for sequence in sequences]
+        # By memoryview: see BatchBuilder.
+        numbers = inputs.numbers.data
+        for row, sequence in enumerate(sequences):
+            numbers[row, _POSITION] = sequence.length
 
     def _mask(self, row: Row) -> Uint32:
         state = row.sequence.decoding

@@ -95,7 +95,7 @@ class DecodingStage:
         for one in ended:
             if one.job.state.error is not None:
                 failures[one.row + len(one.job.drafts)] = one.job.state.error
-        if step.sequences and not failures and not outputs.status.any():
+        if step.sequences and not failures and not any(outputs.status.tolist()):
             drawn = _one_each(step.sequences, outputs)
         else:
             drawn = []

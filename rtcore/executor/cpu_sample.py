@@ -14,7 +14,7 @@ from rtcore.executor.sample_arrays import INPUTS, OUTPUTS, SampleInputs, SampleO
 
 
 class SampleBinding:
-    """What the operator Sample reads and writes, bound where it lies; arrays that are bound already cost nothing."""
+    """What the operator Sample reads and writes, bound where it lies; what is bound already costs nothing."""
 
     def __init__(self, binding: Any) -> None:
         """binding: an onnxruntime.IOBinding of a session whose graph has the sample graph's inputs and outputs."""

@@ -29,7 +29,9 @@ class BatchBuilder:
         self._plan = np.zeros(6, np.int32)
         self._decoded: list[Sequence] = []
         self._picked: list[int] = []
+        self._rows = np.zeros(0, np.int64)
         self._inputs: StepInputs | None = None
+        self._views: list[memoryview] = []
 
     def build(self, works: list[Work]) -> StepInputs:
         """The inputs of a step, for works that start with those of one token each.
@@ -48,6 +50,10 @@ class BatchBuilder:
             self._decoded = []
         inputs = self._inputs = self._new(works)
         self._picked = [held(sequence).row for sequence in self._decoded]
+        if self._decoded:
+            self._rows = np.array(self._picked, np.int64)
+            ids, positions, lengths = inputs.input_ids, inputs.positions, inputs.seq_lens
+            self._views = [ids.data, positions.data, lengths.data, *(slots.data for slots in inputs.slot_mapping)]
         return inputs
 
     def _again(self, sequences: list[Sequence]) -> StepInputs | None:
@@ -61,18 +67,21 @@ class BatchBuilder:
         width = -(-longest // self._block_size)
         if picked != self._picked or width != inputs.block_tables[0].shape[1]:
             return None
-        inputs.input_ids[:] = [sequence.last for sequence in sequences]
-        inputs.positions[:] = begins
-        inputs.seq_lens[:] = begins
-        inputs.seq_lens += 1
         self._plan[3] = context_bucket(longest)
+        for table, own in zip(self._tables, inputs.block_tables, strict=True):
+            table[:, :width].take(self._rows, axis=0, out=own, mode="clip")
+        # One element at a time by memoryview: after a step has filled the caches with weights, each function of
+        # numpy that is called once takes longer than a few rows of these do.
         size = self._block_size
-        for table, tables, slots in zip(self._tables, inputs.block_tables, inputs.slot_mapping, strict=True):
-            table[:, :width].take(picked, axis=0, out=tables, mode="clip")
-            slots[:] = [
-                table.item(row, begin // size) * size + begin % size
-                for row, begin in zip(picked, begins, strict=True)
-            ]
+        ids, positions, lengths, *slots = self._views
+        blocks = [table.data for table in inputs.block_tables]
+        for place, (sequence, begin) in enumerate(zip(sequences, begins, strict=True)):
+            ids[place] = sequence.last
+            positions[place] = begin
+            lengths[place] = begin + 1
+            column, offset = divmod(begin, size)
+            for numbers, mapping in zip(blocks, slots, strict=True):
+                mapping[place] = numbers[place, column] * size + offset
         return inputs
 
     def _new(self, works: list[Work]) -> StepInputs:
