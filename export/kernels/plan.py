@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
+from export.kernels.plan_sample import sample_variants
 from export.kernels.variant import TRITON_TYPES, Variant
 from ops.schema import DOMAIN
 from ops.triton import (
@@ -17,7 +18,6 @@ from ops.triton import (
     linear,
     quant_matmul,
     rms_norm,
-    sample,
 )
 from ops.triton.activation import ACTIVATIONS
 
@@ -34,8 +34,7 @@ def variants_of(graph: ir.Graph, dtype: str) -> list[Variant]:
         handler = plan.handlers.get(node.op_type) if node.domain == DOMAIN else None
         if handler is not None:
             handler(node)
-    plan.sample()
-    return list(plan.found.values())
+    return [*plan.found.values(), *sample_variants()]
 
 
 def dims(value: ir.Value | None) -> tuple[int | str | None, ...]:
@@ -223,14 +222,3 @@ class _Plan:
         constants = {"HEADS": heads, "KV_HEADS": kv_heads, **shape, **flags, **scores, **blocks}
         prefill = attention_prefill.attention_prefill_kernel
         self._add("attention_prefill", (names,), prefill, types, constants, {})
-
-    def sample(self) -> None:
-        """Greedy choice, which every graph's logits may go through."""
-        types = {"logits": "*fp32", "values": "*fp32", "indices": "*i32", "columns": "i32", "parts": "i32"}
-        self.found["argmax_part"] = self._plain("argmax_part", sample.argmax_part_kernel, types)
-        types = {"values": "*fp32", "indices": "*i32", "ids": "*i64", "tops": "*fp32", "parts": "i32"}
-        self.found["argmax"] = self._plain("argmax", sample.argmax_kernel, types)
-
-    def _plain(self, kernel: str, function: object, types: dict[str, str]) -> Variant:
-        pointers = frozenset(name for name, kind in types.items() if kind.startswith("*"))
-        return Variant(kernel, kernel, function, types, pointers, {})

@@ -54,20 +54,22 @@ Device::Device(int ordinal) {
     blas_ = std::make_unique<Blas>(stream_, reinterpret_cast<Address>(scratch(kBlasWorkspace)), kBlasWorkspace);
     scratch_.emplace_back(0, 0);  // what cuBLAS uses is nobody else's
   } catch (...) {
-    driver().primary_release(id_);
+    give_back();
     throw;
   }
 }
 
-Device::~Device() {
+Device::~Device() { give_back(); }
+
+void Device::give_back() noexcept {
   driver().set_current(context_);
-  driver().stream_synchronize(stream_);
+  if (stream_) driver().stream_synchronize(stream_);
   blas_.reset();
   for (const auto& part : scratch_) {
     if (part.first) driver().release(part.first);
   }
   for (Module module : modules_) driver().module_unload(module);
-  driver().stream_destroy(stream_);
+  if (stream_) driver().stream_destroy(stream_);
   driver().primary_release(id_);
 }
 

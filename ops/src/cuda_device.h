@@ -74,6 +74,8 @@ class Device {
   }
 
  private:
+  // Everything that was taken, the context last.
+  void give_back() noexcept;
   template <typename T>
   static std::pair<char, int64_t> describe(T value) {
     if constexpr (std::is_pointer_v<T>) {

@@ -38,7 +38,18 @@ def sample_feed_kernel(input_ids, token_source, ids, tokens, BLOCK: tl.constexpr
 
 @triton.jit
 def sample_part_kernel(
-    logits, numbers, masks, scores, peaks, firsts, sums, columns, parts, words, COPY: tl.constexpr, PART: tl.constexpr
+    logits,
+    numbers,
+    masks,
+    scores,
+    peaks,
+    firsts,
+    sums,
+    columns,
+    parts,
+    words,
+    COPY: tl.constexpr,
+    PART: tl.constexpr,
 ):
     """Of PART logits float32 the largest, its index (the first of equals), and the sum of exp(logit - largest).
 

@@ -61,6 +61,12 @@ def weigh(score, peak, coldness, lowest):
 
 
 @triton.jit
+def weight_of(score, peak, coldness, lowest):
+    """The weights alone."""
+    return weigh(score, peak, coldness, lowest)[1]
+
+
+@triton.jit
 def reach_of(level):
     """The distance up to which a level holds tokens."""
     steps = level + tl.full([], 1 - LEVELS, tl.int32)
@@ -199,7 +205,7 @@ def cut_at(tokens, count, peak, coldness, lowest, goal, WEIGHTS: tl.constexpr, T
         for start in range(0, count, TILE):
             at = start + tl.arange(0, TILE)
             score = tl.load(tokens + at, mask=at < count, other=float("-inf"))
-            _, weight = weigh(score, peak, coldness, lowest)
+            weight = weight_of(score, peak, coldness, lowest)
             value = weight if WEIGHTS else (weight > 0).to(tl.int64)
             key = ordered(score) >> shift
             here = key[None, :] == (prefix * DIGITS + digit)[:, None]
@@ -258,8 +264,8 @@ def sample_choose_kernel(
     low, high = (position & 0xFFFFFFFF).to(tl.uint32), (position >> 32).to(tl.uint32)
     seed = tl.load(numbers + row * NUMBERS + SEED).to(tl.uint64)
     zero = low * 0
-    first_word, second_word, _, _ = tl.philox(seed, low, high, zero, zero)
-    mantissa = ((first_word.to(tl.uint64) << 32) | second_word.to(tl.uint64)) >> 11
+    words = tl.philox(seed, low, high, zero, zero)
+    mantissa = ((words[0].to(tl.uint64) << 32) | words[1].to(tl.uint64)) >> 11
     number = mantissa.to(tl.float64) * (1.0 / 9007199254740992.0)
     top_k = tl.load(numbers + row * NUMBERS + TOP_K)
     share = tl.load(settings + row * SETTINGS + TOP_P)
@@ -273,7 +279,7 @@ def sample_choose_kernel(
         before = tl.sum(tl.where(every < part, mass, 0), axis=0)
         at = part * PART + tl.arange(0, PART)
         score = tl.load(scores + row * columns + at, mask=at < columns, other=float("-inf"))
-        _, weight = weigh(score, peak, coldness, lowest)
+        weight = weight_of(score, peak, coldness, lowest)
         drawn = tl.min(tl.where(before + tl.cumsum(weight, axis=0) > target, at, NOWHERE), axis=0)
         tl.store(ids + row, drawn.to(tl.int64))
         return
@@ -284,13 +290,14 @@ def sample_choose_kernel(
         tokens = found_scores + row * ROOM
         count = listed
     least = tl.full([], 0, tl.int64)
+    above = tl.full([], 0, tl.int64)
     if counted:
-        least, _ = cut_at(tokens, count, peak, coldness, lowest, top_k, False, TILE)
+        least, above = cut_at(tokens, count, peak, coldness, lowest, top_k, False, TILE)
     total = tl.full([], 0, tl.int64)
     for start in range(0, count, TILE):
         at = start + tl.arange(0, TILE)
         score = tl.load(tokens + at, mask=at < count, other=float("-inf"))
-        _, weight = weigh(score, peak, coldness, lowest)
+        weight = weight_of(score, peak, coldness, lowest)
         total += tl.sum(tl.where(ordered(score) >= least, weight, 0), axis=0)
     equals = tl.full([], 9223372036854775807, tl.int64)
     if share < 1.0:
@@ -303,7 +310,7 @@ def sample_choose_kernel(
         for start in range(0, count, TILE):
             at = start + tl.arange(0, TILE)
             score = tl.load(tokens + at, mask=at < count, other=float("-inf"))
-            _, weight = weigh(score, peak, coldness, lowest)
+            weight = weight_of(score, peak, coldness, lowest)
             best = tl.maximum(best, tl.max(tl.where(ordered(score) == least, weight, 0), axis=0))
         # Equally likely tokens are taken in the order of ids until the mass before one reaches the goal.
         equals = tl.maximum((goal - above + best - 1) // tl.maximum(best, 1), 1)
@@ -315,7 +322,7 @@ def sample_choose_kernel(
     for start in range(0, count, TILE):
         at = start + tl.arange(0, TILE)
         score = tl.load(tokens + at, mask=at < count, other=float("-inf"))
-        _, weight = weigh(score, peak, coldness, lowest)
+        weight = weight_of(score, peak, coldness, lowest)
         key = ordered(score)
         equal = (key == least) & (weight > 0)
         rank = passed + tl.cumsum(equal.to(tl.int64), axis=0)

@@ -19,7 +19,17 @@ def take_best(value, token):
 
 @triton.jit
 def sample_rank_kernel(
-    logits, numbers, ids, status, above, part_values, part_ids, columns, parts, PART: tl.constexpr, TOPS: tl.constexpr
+    logits,
+    numbers,
+    ids,
+    status,
+    above,
+    part_values,
+    part_ids,
+    columns,
+    parts,
+    PART: tl.constexpr,
+    TOPS: tl.constexpr,
 ):
     """above int32 [rows, parts]: logits of a part above the chosen token's. part_values, part_ids
     [rows, parts, TOPS]: as many of its likeliest tokens as the row asks for. Grid (rows, parts)."""
@@ -32,7 +42,7 @@ def sample_rank_kernel(
     chosen = tl.load(logits + row * columns + tl.load(ids + row))
     tl.store(above + row * parts + part, tl.sum((value > chosen).to(tl.int32), axis=0))
     place = (row * parts + part) * TOPS
-    for number in range(0, asked.to(tl.int32)):
+    for number in range(asked.to(tl.int32)):
         best, token, value = take_best(value, at)
         tl.store(part_values + place + number, best)
         tl.store(part_ids + place + number, token)
@@ -86,7 +96,7 @@ def sample_logprobs_kernel(
     known = (part < parts) & (number < asked)
     value = tl.load(part_values + (row * parts + part) * TOPS + number, mask=known, other=float("-inf"))
     token = tl.load(part_ids + (row * parts + part) * TOPS + number, mask=known, other=NOWHERE)
-    for number in range(0, asked.to(tl.int32)):
+    for number in range(asked.to(tl.int32)):
         best, first, value = take_best(value, token)
         real = best > float("-inf")
         tl.store(top_ids + row * TOPS + number, tl.where(real, first, -1))

@@ -68,6 +68,7 @@ class BatchBuilder:
         if picked != self._picked or width != inputs.block_tables[0].shape[1]:
             return None
         self._plan[3] = context_bucket(longest)
+        inputs.token_source = _sources(sequences)
         for table, own in zip(self._tables, inputs.block_tables, strict=True):
             table[:, :width].take(self._rows, axis=0, out=own, mode="clip")
         # One element at a time by memoryview: after a step has filled the caches with weights, each function of
@@ -131,7 +132,17 @@ class BatchBuilder:
             block_tables=[table[:, :width].take(picked, axis=0) for table in self._tables],
             slot_mapping=self._slot_mapping(picked if token == rows else np.repeat(picked, lengths), token),
             plan=self._plan,
+            token_source=self._token_source(works, singles, token),
         )
+
+    def _token_source(self, works: list[Work], singles: int, tokens: int) -> Int32 | None:
+        """For each of a step's tokens the row of the step before that chooses it, None where all are known."""
+        known = _sources([work.sequence for work in works[:singles]])
+        if known is None or singles == tokens:
+            return known
+        source = np.full(tokens, -1, np.int32)
+        source[:singles] = known
+        return source
 
     def _slot_mapping(self, rows: Int64, tokens: int) -> list[Int32]:
         """For each group the slot int32 [T] of every token: its block times the block size plus its offset.
@@ -148,3 +159,9 @@ class BatchBuilder:
             np.add(slots, offset, out=slots, casting="unsafe")
             mapping.append(slots)
         return mapping
+
+
+def _sources(sequences: list[Sequence]) -> Int32 | None:
+    """Of sequences that compute one token each, which row of the step before chooses it; None where all are known."""
+    sources = [sequence.source for sequence in sequences]
+    return np.array(sources, np.int32) if max(sources, default=-1) >= 0 else None

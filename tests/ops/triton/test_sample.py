@@ -1,4 +1,4 @@
-"""Sample's kernels against its definition: draws, lists, masks, log-probabilities, states, and the next step's ids."""
+"""Sample's kernels against its definition: draws, lists, masks, log-probabilities, states; feeding the next step."""
 
 from __future__ import annotations
 
