@@ -13,14 +13,14 @@ class Overlap:
     """Keeps at most one step in flight, where the executor overlaps; elsewhere runs each to its end.
 
     To go ahead, sequences count as if the flight had ended: what it computes is computed, and where one goes on its
-    newest token is expected, which the executor takes from where the flight puts it. Then the next step is scheduled
-    and queued as ever. Only after that the flight's tokens are waited for; its sequences are set back and committed
-    as if nothing had been ahead, so that caches, limits and failures see what they would without any overlap. A
-    sequence that ended meanwhile was computed once too often: what the next step gives it is dropped, and its blocks
-    are free at once, because whoever gets them writes after that step.
+    newest token is expected, which the executor takes from where the flight puts it. Then the next step is
+    scheduled and queued as ever. Only after that the flight's tokens are waited for; its sequences are set back and
+    committed as if nothing had been ahead, so that caches, limits and failures see what they would without any
+    overlap. A sequence that ended meanwhile was computed once too often: what the next step gives it is dropped,
+    and its blocks are free at once, because whoever gets them writes after that step.
 
-    What would need tokens on the host (grammars, bad words, the user's own code, drafts, scored prompts) does not go
-    ahead, nor does what would preempt.
+    What would need tokens on the host (grammars, bad words, the user's own code, drafts, scored prompts) does not
+    go ahead, nor does what would preempt.
     """
 
     def __init__(self, runner: StepRunner, scheduler: LaneScheduler, enabled: bool) -> None:

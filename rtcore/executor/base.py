@@ -60,9 +60,9 @@ class Executor(ABC):
     """Runs steps against a paged cache of `num_blocks[g]` blocks of `block_size` slots for each cache group.
 
     windows[g]: tokens of the group's window (a query sees kv > q - window), 0 for all. block_bytes[g]: memory of
-    one block, all cache tensors of the group together. overlaps: whether `run` and `sample_later` return before they are
-    done, so that a step may be queued before the tokens of the one before are known. Then it may name them in
-    StepInputs.token_source and SampleInputs.pending; of more than one step, only the last two can be waited for.
+    one block, all cache tensors of the group together. overlaps: whether `run` and `sample_later` return before
+    they are done, so that a step may be queued before the tokens of the one before are known. Then it may name them
+    in StepInputs.token_source and SampleInputs.pending; of more than one step, only the last two can be waited for.
     """
 
     overlaps: bool = False

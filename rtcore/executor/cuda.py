@@ -16,8 +16,9 @@ from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
 from rtcore.executor.cuda_buckets import bucket_for, bucket_sizes
+from rtcore.executor.cuda_inputs import StepPlaces
 from rtcore.executor.cuda_kernels import load_kernels
-from rtcore.executor.cuda_memory import Array, DeviceCache, Layout, Staging, choose_blocks
+from rtcore.executor.cuda_memory import Array, DeviceCache, Layout, choose_blocks
 from rtcore.executor.cuda_sample import CudaSampler
 from rtcore.executor.cuda_session import CudaSession, import_runtime
 from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
@@ -29,7 +30,6 @@ from rtcore.scheduler.plan import MAX_SCORED
 logger = logging.getLogger(__name__)
 
 _LOGITS = "logits"
-_SOURCE = "token_source"
 #: Steps that may be on their way: one runs, one is queued behind it.
 _TURNS = 2
 _BLOCK_SIZE = 16
@@ -103,8 +103,8 @@ class CudaExecutor(Executor):
 
     A step's small inputs are written into pinned memory and cross in one copy. Steps of decode rows alone are
     padded to a captured size; all others run eagerly. Everything is queued on one stream: `run` and `sample_later`
-    return before the GPU is done, `sample` and `logits` wait for what they give. Steps take turns with two places in
-    pinned memory, so that one is written while the other may still be read.
+    return before the GPU is done, `sample` and `logits` wait for what they give. Steps take turns with two places
+    in pinned memory, so that one is written while the other may still be read.
     """
 
     overlaps = True
@@ -128,10 +128,8 @@ class CudaExecutor(Executor):
         self._tensors = variant.cache_tensors
         rows = config.max_sequences
         self._logit_rows = rows + MAX_SCORED + MOST_DRAFT_ROWS
-        largest = self._layout(config.max_step_tokens, rows, self._logit_rows, [self._width] * len(self.windows))
-        self._staging = [Staging(device, largest.size)]
-        self._staging += [Staging(device, largest.size, self._staging[0].address) for _ in range(_TURNS - 1)]
-        self._inputs = self._staging[0].address
+        largest = (config.max_step_tokens, rows, self._logit_rows, self._width)
+        self._places = StepPlaces(device, len(self.windows), largest, _TURNS)
         self._done = [device.record() for _ in range(_TURNS)]
         self._turn = 0
         self._logits = device.allocate(4 * self._logit_rows * self.vocab_size)
@@ -164,30 +162,11 @@ class CudaExecutor(Executor):
                 param=variant.step,
             )
 
-    def _layout(self, tokens: int, rows: int, logit_rows: int, widths: list[int]) -> Layout:
-        shapes: list[tuple[str, tuple[int, ...], Any]] = [
-            ("input_ids", (tokens,), np.int64),
-            ("positions", (tokens,), np.int64),
-            ("logit_rows", (logit_rows,), np.int64),
-            (_SOURCE, (tokens,), np.int32),
-            ("query_start", (rows + 1,), np.int32),
-            ("seq_lens", (rows,), np.int32),
-        ]
-        for group, width in enumerate(widths):
-            shapes += [
-                (f"slot_mapping.{group}", (tokens,), np.int32),
-                (f"block_tables.{group}", (rows, width), np.int32),
-            ]
-        return Layout.of(shapes)
-
     def _bind(self, layout: Layout, cache: DeviceCache, plan: Int32) -> Any:
         """A binding of a step's inputs in the staging memory, of the cache and of the logits."""
         if self._session is None:
             raise EngineDied("The executor was closed.")
-        places = {
-            name: (self._inputs + offset, shape, dtype.name)
-            for name, (offset, shape, dtype) in layout.places.items()
-        }
+        places = self._places.addresses(layout)
         for tensor in self._tensors:
             place = (cache.addresses[tensor.name], cache.shapes[tensor.name], tensor.dtype)
             places[tensor.name] = places[tensor.output] = place
@@ -205,39 +184,29 @@ class CudaExecutor(Executor):
         prompt = min(tokens - rows + 1, self._context)
         decodes = rows - 1
         count = decodes + prompt
-        layout = self._layout(count, rows, self._logit_rows, [self._width] * len(self.windows))
-        views = self._zeroed(layout, 0)
+        layout = self._places.layout(count, rows, self._logit_rows, [self._width] * len(self.windows))
+        views = self._places.zeroed(layout, 0)
         views["query_start"][...] = [*range(rows), count]
         views["seq_lens"][...] = [*[1] * decodes, prompt]
         plan = np.array([decodes, 1, prompt, context_bucket(self._context), count, rows], np.int32)
         cache = DeviceCache(self.device, self._tensors, 1, self.block_size)
         try:
-            self._staging[0].send(layout)
+            self._places.send(layout, 0)
             self._run(self._bind(layout, cache, plan))
             self.device.synchronize()
         finally:
             cache.release()
         return self.device.memory()[0]
 
-    def _zeroed(self, layout: Layout, turn: int) -> dict[str, Array]:
-        """A turn's arrays for a step that writes nothing."""
-        views = self._staging[turn].views(layout)
-        for array in views.values():
-            array[...] = 0
-        views[_SOURCE][...] = -1
-        for group in range(len(self.windows)):
-            views[f"slot_mapping.{group}"][...] = -1
-        return views
-
     def _capture(self) -> None:
         """Capture a decode step of each size, the largest first, so that smaller ones find memory in place."""
         began, free = time.perf_counter(), self.device.memory()[0]
         for size in reversed(self.sizes):
-            layout = self._layout(size, size, size, [self._width] * len(self.windows))
+            layout = self._places.layout(size, size, size, [self._width] * len(self.windows))
             plan = np.array([size, 0, 1, context_bucket(self._context), size, size], np.int32)
-            views = [self._zeroed(layout, turn) for turn in range(_TURNS)]
+            views = [self._places.zeroed(layout, turn) for turn in range(_TURNS)]
             binding = self._bind(layout, self._cache, plan)
-            self._staging[0].send(layout)
+            self._places.send(layout, 0)
             self._run(binding, size)
             self.device.synchronize()
             self._graphs[size] = _Graph(layout, views, binding, plan)
@@ -271,34 +240,11 @@ class CudaExecutor(Executor):
             self.device.record(self._done[self._turn])
         self._rows = len(inputs.logit_rows)
 
-    def _send(self, layout: Layout, tokens: int, fed: bool) -> None:
-        """Queue the copy of the turn's inputs, and the tokens that the step before chooses."""
-        self._staging[self._turn].send(layout)
-        if fed:
-            ids, sources = (self._inputs + layout.places[name][0] for name in ("input_ids", _SOURCE))
-            self.device.feed(ids, sources, self._sampler.ids, tokens)
-
     def _replay(self, size: int, inputs: StepInputs) -> None:
         """Write the step into the places of a captured size, padding after it, and replay."""
         graph = self._graphs[size]
-        views = graph.views[self._turn]
-        rows = len(inputs.seq_lens)
-        views["input_ids"][:rows] = inputs.input_ids
-        views["positions"][:rows] = inputs.positions
-        views["logit_rows"][: len(inputs.logit_rows)] = inputs.logit_rows
-        views["logit_rows"][len(inputs.logit_rows) :] = 0
-        views["query_start"][: rows + 1] = inputs.query_start
-        views["query_start"][rows + 1 :] = rows
-        views["seq_lens"][:rows] = inputs.seq_lens
-        for name in ("input_ids", "positions", "seq_lens"):
-            views[name][rows:] = 0
-        for group, (table, slots) in enumerate(zip(inputs.block_tables, inputs.slot_mapping, strict=True)):
-            views[f"block_tables.{group}"][:rows, : table.shape[1]] = table
-            views[f"slot_mapping.{group}"][:rows] = slots
-            views[f"slot_mapping.{group}"][rows:] = -1
-        if inputs.token_source is not None:
-            views[_SOURCE][:rows] = inputs.token_source
-        self._send(graph.layout, rows, inputs.token_source is not None)
+        self._places.pad(graph.views[self._turn], inputs)
+        self._places.send(graph.layout, self._turn, inputs.token_source, self._sampler.ids)
         self._run(graph.binding, size)
 
     def replay_ms(self, inputs: StepInputs, times: int) -> float:
@@ -327,17 +273,9 @@ class CudaExecutor(Executor):
                 f"A step asks for {rows} rows of logits, more than the {self._logit_rows} that there is room for.",
                 remedy="Raise max_sequences.",
             )
-        widths = [table.shape[1] for table in inputs.block_tables]
-        layout = self._layout(len(inputs.input_ids), len(inputs.seq_lens), rows, widths)
-        views = self._staging[self._turn].views(layout)
-        for name in ("input_ids", "positions", "logit_rows", "query_start", "seq_lens"):
-            views[name][...] = getattr(inputs, name)
-        for group, (table, slots) in enumerate(zip(inputs.block_tables, inputs.slot_mapping, strict=True)):
-            views[f"block_tables.{group}"][...] = table
-            views[f"slot_mapping.{group}"][...] = slots
-        if inputs.token_source is not None:
-            views[_SOURCE][...] = inputs.token_source
-        self._send(layout, len(inputs.input_ids), inputs.token_source is not None)
+        layout = self._places.of(inputs)
+        self._places.fill(self._places.views(layout, self._turn), inputs)
+        self._places.send(layout, self._turn, inputs.token_source, self._sampler.ids)
         # An eager run reads the plan while it queues its kernels, so the next step may write it anew.
         self._run(self._bind(layout, self._cache, inputs.plan))
 
@@ -393,8 +331,7 @@ class CudaExecutor(Executor):
         try:
             self.device.synchronize()
             self._cache.release()
-            for staging in reversed(self._staging):
-                staging.release()
+            self._places.release()
             self.device.release(self._logits)
             self._sampler.release()
             for event in self._done:

@@ -162,6 +162,6 @@ class BatchBuilder:
 
 
 def _sources(sequences: list[Sequence]) -> Int32 | None:
-    """Of sequences that compute one token each, which row of the step before chooses it; None where all are known."""
+    """For sequences of one token each, which row of the step before chooses it; None where all are known."""
     sources = [sequence.source for sequence in sequences]
     return np.array(sources, np.int32) if max(sources, default=-1) >= 0 else None

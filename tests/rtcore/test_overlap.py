@@ -47,7 +47,7 @@ def outcome_of(executor: FakeExecutor, kinds: list[str], **config: Any) -> tuple
     """The answers of requests of some kinds that run together, and the engine's statistics."""
     engine = fake_engine(executor, **config)
     for number, kind in enumerate(kinds):
-        engine.submit(request(f"{number} {kind}", [30 + number, *PROMPT], **KINDS[kind], **{"seed": number}))
+        engine.submit(request(f"{number} {kind}", [30 + number, *PROMPT], **KINDS[kind], seed=number))
     deltas = drain(engine)
     return deltas, engine.stats()
 

@@ -1,4 +1,4 @@
-"""Sample's kernels against its definition: draws, lists, masks, log-probabilities, states; feeding the next step."""
+"""Sample's kernels against its definition: draws, lists, masks, log-probabilities, states, and feeding."""
 
 from __future__ import annotations
 
