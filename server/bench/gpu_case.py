@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,10 +14,12 @@ import numpy as np
 
 from ops.cuda import CudaDevice
 from ops.errors import EngineError
+from ops.sample_columns import NEUTRAL_SETTINGS, NO_LOGPROBS, NO_MASK, NOT_FORCED
 from rtcore.config import EngineConfig
 from rtcore.engine import Engine
 from rtcore.executor.base import StepInputs
 from rtcore.executor.cuda import CudaExecutor
+from rtcore.executor.sample_arrays import no_rows
 from rtcore.scheduler.batch import context_bucket
 from server.bench.workload import Workload, load
 
@@ -27,14 +30,16 @@ REPLAYS = 20
 
 class GpuStep(msgspec.Struct, frozen=True):
     """A decode step: milliseconds of the GPU alone (the captured graph, again and again), low and high of the
-    rounds, and of the whole engine: scheduling, inputs, graph, sampling. floor: bytes of weights and of cache that
-    a step reads over the bandwidth measured in the same run."""
+    rounds; of steps that are queued one behind the other, which is all that the GPU does for them: inputs, graph,
+    choice of tokens; and of the whole engine, in which the GPU idles for what that takes longer. floor: bytes of
+    weights and of cache that a step reads over the bandwidth measured in the same run."""
 
     sequences: int
     context: int
     gpu: float
     low: float
     high: float
+    queued: float
     engine: float
     floor: float
 
@@ -101,11 +106,14 @@ def measure(
         steps = []
         for count in sequences:
             times = [executor.replay_ms(decode_inputs(executor, count, context), REPLAYS) for _ in range(ROUNDS)]
+            queued = queued_ms(executor, decode_inputs(executor, count, context), REPLAYS)
             whole = workload.decode_step_seconds(count, context - 16, 32) * 1e3
             floor = (variant.linear_bytes + count * context * cached) / bandwidth * 1e3
-            steps.append(GpuStep(count, context, statistics.median(times), min(times), max(times), whole, floor))
+            middle = statistics.median(times)
+            steps.append(GpuStep(count, context, middle, min(times), max(times), queued, whole, floor))
             told(
-                f"{count} sequences: {steps[-1].gpu:.2f} ms on the GPU, {whole:.2f} ms in all, floor {floor:.2f} ms"
+                f"{count} sequences: graph {middle:.3f} ms, queued {queued:.3f} ms, engine {whole:.3f} ms (idle "
+                f"{max(0.0, 1 - queued / whole):.1%}), floor {floor:.2f} ms"
             )
         firsts = [workload.first_token_seconds(prefill) for _ in range(3)]
         told(f"first token of {prefill} tokens: {min(firsts) * 1e3:.1f} ms")
@@ -152,6 +160,30 @@ def copy_bandwidth(device: CudaDevice) -> float:
         device.release(source)
         device.release(target)
     return 2 * COPY_BYTES / min(times) * 1e3
+
+
+def queued_ms(executor: CudaExecutor, inputs: StepInputs, times: int) -> float:
+    """Milliseconds of a step with a greedy choice of tokens, of `times` that are queued without waiting for any."""
+    rows = len(inputs.seq_lens)
+    chosen = replace(
+        no_rows(executor.vocab_size),
+        settings=np.tile(np.array(NEUTRAL_SETTINGS, np.float32), (rows, 1)),
+        numbers=np.tile(np.array([0, 0, 0, NO_LOGPROBS, NOT_FORCED, NO_MASK], np.int64), (rows, 1)),
+        token_start=np.zeros(rows + 1, np.int32),
+        bias_start=np.zeros(rows + 1, np.int32),
+    )
+    fed = replace(inputs, token_source=np.arange(rows, dtype=np.int32))
+    executor.run(inputs)
+    executor.sample(chosen)
+    start = executor.device.record()
+    for _ in range(times):
+        executor.run(fed)
+        executor.sample_later(chosen)
+    end = executor.device.record()
+    milliseconds = executor.device.elapsed(start, end) / times
+    executor.device.release_event(start)
+    executor.device.release_event(end)
+    return milliseconds
 
 
 def decode_inputs(executor: CudaExecutor, sequences: int, context: int) -> StepInputs:
