@@ -69,7 +69,7 @@ def test_a_llamas_kernels() -> None:
     found = variants("llama", "bf16")
     assert {key.split("/")[0] for key in found} == {
         *("rms_norm", "add_rms_norm", "gated_activation", "linear_row", "linear_tile"),
-        *("attention_prepare", "attention_decode", "attention_merge", "attention_prefill", "argmax_part", "argmax"),
+        *("attention_prepare", "attention_decode", "attention_prefill", "argmax_part", "argmax"),
     }
     assert "linear_row/bfloat16/same/plain/silu" in found
     assert "linear_tile/bfloat16/float32/plain/none" in found
@@ -78,8 +78,9 @@ def test_a_llamas_kernels() -> None:
 
 def test_quantised_kernels_name_their_form() -> None:
     found = variants("llama", "int4")
-    assert "quant_row/float16/4.32/same/plain/silu" in found
-    assert "quant_row/float16/8.32/float32/plain/none" in found
+    assert "quant_tile/float16/4.32/same/plain/silu" in found
+    assert found["quant_tile/float16/4.32/same/plain/silu"].kernel == "quant_tile_gated"
+    assert "quant_tile/float16/8.32/float32/plain/none" in found
     assert {"dequantise/float16/4.32", "quant_gather/float16/8.32"} <= set(found)
 
 
@@ -126,7 +127,7 @@ def test_every_kernel_compiles_for_every_architecture(target: str) -> None:
     kernels: dict[str, Variant] = {}
     for variant in chosen.values():
         kernels.setdefault(variant.kernel, variant)
-    assert len(kernels) >= 16
+    assert len(kernels) >= 17
     for variant in kernels.values():
         for compiled in compile_variant(variant, architecture(target)):
             assert compiled.binary
