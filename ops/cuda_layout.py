@@ -1,13 +1,14 @@
 """The layout cuda-fragments: weights in 4 or 8 bits in the order in which a GPU's tensor cores take them.
 
-A weight [N, K] is stored as uint8 [ceil(N / 64), bytes of a block]. A block holds 64 rows; it is, one after the other,
+A weight [N, K] is stored as uint8 [ceil(N / 64), bytes of a block]. A block holds 64 rows; it is, one after the
+other,
 
 - codes: steps of 8 KiB, each 64 rows by 32 words (little-endian, 32 bits), 256 columns with 4 bits and 128 with 8.
-  Word j of a row holds pairs of neighbouring columns: pair p are the step's columns 64 p + 2 j and 64 p + 2 j + 1, in
-  the lower and the upper half of the word, at bit 4 p with 4 bits and 8 p with 8. A mask then gives a pair of codes
-  in two halves of a register, as a tensor core wants them. Within a step the words lie as the four warps of a program
-  hold the left operand of a product (PTX ISA, matrix fragments of m16n8k16 and wgmma): each thread's come in pieces
-  of 16 bytes, and a warp's pieces are neighbours;
+  Word j of a row holds pairs of neighbouring columns: pair p are the step's columns 64 p + 2 j and 64 p + 2 j + 1,
+  in the lower and the upper half of the word, at bit 4 p with 4 bits and 8 p with 8. A mask then gives a pair of
+  codes in two halves of a register, as a tensor core wants them. Within a step the words lie as the four warps of a
+  program hold the left operand of a product (PTX ISA, matrix fragments of m16n8k16 and wgmma): each thread's come
+  in pieces of 16 bytes, and a warp's pieces are neighbours;
 - a float16 scale for each group and row, [groups, 64], then, if the form has them, the minima alike.
 
 Rows and columns up to whole blocks and steps hold the code of zero (0 with minima) and scales of zero. A weight is
@@ -27,8 +28,9 @@ CUDA_LAYOUT = "cuda-fragments"
 #: Rows of a block.
 BLOCK_ROWS = 64
 _WORDS = 32
-#: How a step's words lie in memory: a thread's pieces, warps, rows and words of a fragment, and a piece's four words
-#: as two steps of 8 columns by two rows that lie 8 apart. The row is (warp, half, row), the word (piece, step, word).
+#: How a step's words lie in memory: a thread's pieces, warps, rows and words of a fragment, and a piece's four
+#: words as two steps of 8 columns by two rows that lie 8 apart. The row is (warp, half, row), the word (piece,
+#: step, word).
 _STORED = (4, 4, 8, 4, 2, 2)
 
 Bytes = NDArray[np.uint8]

@@ -16,6 +16,7 @@ from ops.triton import (
     gather,
     linear,
     quant_matmul,
+    quant_row,
     rms_norm,
     sample,
 )
@@ -85,8 +86,8 @@ class _Plan:
         aligned: dict[str, int],
         tuned: str | None = None,
     ) -> None:
-        """aligned: values of integer arguments; those that are multiples of 16 are compiled as such. tuned: its name
-        in the tuning table, where that is not the kernel's."""
+        """aligned: values of integer arguments; those that are multiples of 16 are compiled as such. tuned: its
+        name in the tuning table, where that is not the kernel's."""
         key = "/".join((kernel, self.dtype, *rest))
         known = {name for name, kind in types.items() if kind.startswith("*")}
         known |= {name for name, value in aligned.items() if name in types and value % _ALIGNMENT == 0}
@@ -132,7 +133,9 @@ class _Plan:
         width = height if activation == "none" else height // 2
         sizes = {"width": width, "columns": columns}
         types = pointers | {"width": "i32", "columns": "i32"}
-        self._add("linear_row", rest, linear.linear_row_kernel, types, constants, sizes)
+        self._add(
+            "linear_row", rest, linear.linear_row_kernel, types, constants, sizes, _gated("linear_row", activation)
+        )
         types = pointers | _PARTS | {"rows": "i32", "width": "i32", "columns": "i32"}
         self._add(
             "linear_tile",
@@ -162,6 +165,11 @@ class _Plan:
         types |= {"rows": "i32", "width": "i32", "columns": "i32", "block_bytes": "i32"}
         tile, tuned = quant_matmul.quant_tile_kernel, _gated("quant_tile", activation)
         self._add("quant_tile", (form, *rest), tile, types, {**numbers, **constants, "PACKED": 1}, sizes, tuned)
+        if numbers["GROUP"] >= 64 and not numbers["MINIMA"]:
+            row, tuned = quant_row.quant_row_kernel, _gated("quant_row", activation)
+            types = {name: kind for name, kind in types.items() if name not in _PARTS}
+            own = {name: value for name, value in numbers.items() if name != "MINIMA"}
+            self._add("quant_row", (form, *rest), row, types, {**own, **constants, "PACKED": 1}, sizes, tuned)
         types = packed | {"out": f"*{self.t}", "height": "i32", "columns": "i32", "block_bytes": "i32"}
         self._add("dequantise", (form,), quant_matmul.dequantise_kernel, types, {**numbers, "PACKED": 1}, sizes)
 

@@ -130,7 +130,8 @@ void PagedAttention::compute(const Call& call) const {
 
 // How a decode step is split, and what the pieces' results take.
 PagedAttention::Pieces PagedAttention::pieces_of(const Inputs& in) const {
-  const Kernel& kernel = session_.device.find(session_.key("attention_decode", shape_key(in) + heads_key(in)));
+  const Kernel& kernel = session_.device.find(session_.key("attention_decode", shape_key(in) + heads_key(in)),
+                                              in.decodes);
   const int64_t count = std::min<int64_t>(kernel.constant("PIECES"),
                                           up(std::max<int64_t>(1, in.longest_context), kernel.constant("PIECE")));
   if (count == 1) return {&kernel, 1, 0, 0};

@@ -1,10 +1,10 @@
 """Attention of one new token a sequence, split over the context by the sequence's own length.
 
-A program takes one kv head of one sequence and one piece of its context; all query heads that share the kv head fill
-the rows of one tensor-core tile. It normalises and turns its queries itself; the one whose piece ends with the new
-token does so with its key, which it writes to the cache with the value. How long a piece is depends on the sequence
-alone, so its result does not depend on the batch. The last program to come merges the pieces in their order
-(Flash-Decoding; Dao et al. 2023).
+A program takes one kv head of one sequence and one piece of its context; all query heads that share the kv head
+fill the rows of one tensor-core tile. It normalises and turns its queries itself; the one whose piece ends with the
+new token does so with its key, which it writes to the cache with the value. How long a piece is depends on the
+sequence alone, so its result does not depend on the batch. The last program to come merges the pieces in their
+order (Flash-Decoding; Dao et al. 2023).
 """
 
 from __future__ import annotations
@@ -13,15 +13,8 @@ import triton
 import triton.language as tl
 
 from ops.triton.attention_tile import LOG2_E, attend_tile, raw_score
-from ops.triton.dependent import fetch, let_next_start, wait_for_previous
+from ops.triton.dependent import let_next_start, wait_for_previous
 from ops.triton.rotary import turned_heads
-
-
-@triton.jit
-def _fetch_heads(cache, place, DIM: tl.constexpr, BLOCK: tl.constexpr):
-    """Ask for the cache lines of heads [n] of DIM 16-bit numbers."""
-    line = tl.minimum(tl.arange(0, (BLOCK + 63) // 64) * 64, DIM - 1)
-    fetch(cache + place[:, None] * DIM + line[None, :], 1)
 
 
 @triton.jit
@@ -80,14 +73,12 @@ def attention_decode_kernel(
     BLOCK_V: tl.constexpr,
     PIECE: tl.constexpr,
     PIECES: tl.constexpr,
-    AHEAD: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """q, k, v: rows of heads with their strides; out [R, heads, VALUE_DIM], partial float32 [R, heads, pieces,
-    VALUE_DIM], partial_stats float32 [R, heads, pieces, 2] (maximum, sum), counters int32 [R, KV_HEADS], zero before
-    and after. Grid (R, KV_HEADS, pieces). A sequence of length 0 gives zeros; a slot of -1 writes nothing.
+    VALUE_DIM], partial_stats float32 [R, heads, pieces, 2] (maximum, sum), counters int32 [R, KV_HEADS], zero
+    before and after. Grid (R, KV_HEADS, pieces). A sequence of length 0 gives zeros; a slot of -1 writes nothing.
     """
-    let_next_start(DEPENDENT)
     sequence, kv_head, piece = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     length = tl.load(seq_lens + sequence)
     slot = tl.load(slot_mapping + sequence).to(tl.int64)
@@ -111,13 +102,6 @@ def attention_decode_kernel(
     out_at = out + rows[:, None] * VALUE_DIM + value_dim[None, :]
     out_mask = row_inside[:, None] & (value_dim < VALUE_DIM)[None, :]
     table = block_tables + sequence * table_width
-    if DEPENDENT:
-        # What earlier steps left in the cache is there already.
-        old = tl.minimum(begin + tl.arange(0, AHEAD), tl.maximum(end - 2, 0))
-        block = tl.load(table + old // BLOCK_SIZE, mask=old < end, other=0).to(tl.int64)
-        cached = (block * BLOCK_SIZE + old % BLOCK_SIZE) * KV_HEADS + kv_head
-        _fetch_heads(k_cache, cached, HEAD_DIM, BLOCK_D)
-        _fetch_heads(v_cache, cached, VALUE_DIM, BLOCK_V)
     wait_for_previous(DEPENDENT)
     if begin >= end:
         if piece == 0:
@@ -190,6 +174,7 @@ def attention_decode_kernel(
             BLOCK_D,
             BLOCK_V,
         )
+    let_next_start(DEPENDENT)
     parts = (span + size - 1) // size
     last = parts == 1
     if parts > 1:

@@ -43,7 +43,6 @@ def attention_prefill_kernel(
 
     Grid (ceil(longest query / BLOCK_M), HEADS, sequences). Tiles of a sequence run from its last, the longest.
     """
-    let_next_start(DEPENDENT)
     wait_for_previous(DEPENDENT)
     sequence = tl.program_id(2) + first
     start_row = tl.load(query_start + sequence)
@@ -134,6 +133,7 @@ def attention_prefill_kernel(
                 BLOCK_D,
                 BLOCK_V,
             )
+        let_next_start(DEPENDENT)
         if HAS_SINKS:
             total += tl.exp2(tl.load(sinks + head) * LOG2_E - top)
         total = tl.where(total > 0, total, 1.0)

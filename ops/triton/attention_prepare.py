@@ -1,4 +1,6 @@
-"""What comes before attention of several tokens: q/k norm, RoPE, and the write of keys and values to their slots."""
+"""What comes before attention of several tokens: q/k norm, RoPE, and the write of keys and values to their
+slots.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,8 @@ def attention_prepare_kernel(
 ):
     """One head of one token: queries go to `turned` [T, HEADS, HEAD_DIM], keys and values to the cache.
 
-    Grid (T - first, HEADS + 2 * KV_HEADS), tokens from number `first` on; BLOCK_D >= HEAD_DIM, VALUE_DIM. A slot of -1
-    writes nothing to the cache.
+    Grid (T - first, HEADS + 2 * KV_HEADS), tokens from number `first` on; BLOCK_D >= HEAD_DIM, VALUE_DIM. A slot of
+    -1 writes nothing to the cache.
     """
     let_next_start(DEPENDENT)
     wait_for_previous(DEPENDENT)

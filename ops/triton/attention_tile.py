@@ -47,8 +47,8 @@ def attend_tile(
 ):
     """Attend to the keys of positions `key` [n]: the new maximum, sum and result of the rows [m] of `query`.
 
-    Where MASKED, only keys that are `known` [n] are read, and rows see those that are `seen`, [1, n] or [m, n]; a row
-    may see none. Else all are there, and every row sees all.
+    Where MASKED, only keys that are `known` [n] are read, and rows see those that are `seen`, [1, n] or [m, n]; a
+    row may see none. Else all are there, and every row sees all.
     """
     dim, value_dim = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
     if MASKED:

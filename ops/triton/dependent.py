@@ -1,8 +1,10 @@
-"""Programmatic dependent launch: a kernel starts while the one before it ends, and waits where it needs its results.
+"""Programmatic dependent launch: a kernel starts while the one before it ends, and waits where it needs its
+results.
 
-From compute capability 9.0 on (CUDA C++ Programming Guide, programmatic dependent launch). A kernel that is launched
-so must wait, in all its programs, before it reads what the kernel before it wrote and before it writes anything: what
-may come earlier is only the fetching of weights. Where DEPENDENT is 0 a launch begins when the one before has ended.
+From compute capability 9.0 on (CUDA C++ Programming Guide, programmatic dependent launch). A kernel that is
+launched so must wait, in all its programs, before it reads what the kernel before it wrote and before it writes
+anything: what may come earlier is only the fetching of weights. Where DEPENDENT is 0 a launch begins when the one
+before has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def let_next_start(DEPENDENT: tl.constexpr):
-    """The next kernel may take what room is left."""
+    """The next kernel may take what room is left. Products say so at once, for the next one's weights are what
+    takes time; where the next one's reading would hold up what this one still reads, it comes after that.
+    """
     if DEPENDENT:
         gdc_launch_dependents()
 

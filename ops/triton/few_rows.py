@@ -1,8 +1,8 @@
 """What products of up to 64 rows share: the parts that programs take along K, their sum, and the epilogue.
 
-W is the left operand: the rows of W fill the tensor cores' tall side, those of x the narrow one. Programs of one tile
-split the steps along K by the product's shape alone, so that a row's bits do not depend on the number of rows. Each
-leaves its sums in float32; the last to come adds them up in their order.
+W is the left operand: the rows of W fill the tensor cores' tall side, those of x the narrow one. Programs of one
+tile split the steps along K by the product's shape alone, so that a row's bits do not depend on the number of rows.
+Each leaves its sums in float32; the last to come adds them up in their order.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def add_parts(
 ):
     """`store_result` of the sum over the programs of a tile.
 
-    partial: float32 [tiles, parts, BLOCK_N, BLOCK_M], twice as many parts with an activation; counters: int32 [tiles],
-    zero before and after. Tiles are counted over program_id(0) and program_id(2).
+    partial: float32 [tiles, parts, BLOCK_N, BLOCK_M], twice as many parts with an activation; counters: int32
+    [tiles], zero before and after. Tiles are counted over program_id(0) and program_id(2).
     """
     parts = tl.num_programs(1)
     if parts == 1:

@@ -57,7 +57,9 @@ def _pair_ptx(pair: int, bits: int, zero: int) -> str:
 
 @triton.jit
 def pair_codes(words, PAIR: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, PACKED: tl.constexpr):
-    """Codes - ZERO of a pair's two columns, float16 in the shape of `words`, exactly. PACKED: both at once, in PTX."""
+    """Codes - ZERO of a pair's two columns, float16 in the shape of `words`, exactly. PACKED: both at once, in
+    PTX.
+    """
     if PACKED:
         low, high = tl.inline_asm_elementwise(
             _pair_ptx(PAIR, BITS, ZERO), "=h,=h,r", [words], dtype=(tl.float16, tl.float16), is_pure=True, pack=1
@@ -70,6 +72,10 @@ def pair_codes(words, PAIR: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr
 
 @triton.jit
 def pair_weights(words, PAIR: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, PACKED: tl.constexpr):
-    """`pair_codes` in the order of columns: float16 [rows, 64] from words [rows, 32]."""
+    """`pair_codes` in the order of columns: float16 [..., 64] from words [..., 32], of two axes or three."""
     low, high = pair_codes(words, PAIR, BITS, ZERO, PACKED)
-    return tl.reshape(tl.join(low, high), [words.shape[0], 2 * WORDS])
+    if len(words.shape) == 3:
+        shape: tl.constexpr = [words.shape[0], words.shape[1], 2 * WORDS]
+    else:
+        shape: tl.constexpr = [words.shape[0], 2 * WORDS]
+    return tl.reshape(tl.join(low, high), shape)

@@ -1,4 +1,6 @@
-"""QuantGather: rows of weights in the layout cuda-fragments, dequantised: the embedding from a tied head's bytes."""
+"""QuantGather: rows of weights in the layout cuda-fragments, dequantised: the embedding from a tied head's
+bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Linear: y = activation(x . W^T + bias) for few rows of x, bound by reading W once.
 
 One row of x is a product of a matrix and a vector: each program takes a few rows of W and reads them in long
-pieces. Up to 64 rows go through the tensor cores, and programs split the columns (`ops.triton.few_rows`). More rows are
-left to cuBLAS by the launcher.
+pieces. Up to 64 rows go through the tensor cores, and programs split the columns (`ops.triton.few_rows`). More rows
+are left to cuBLAS by the launcher.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def linear_tile_kernel(
 ):
     """x [rows, columns], y [rows, width]; see `add_parts` for partial and counters.
 
-    Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each [width, columns],
-    and both products run side by side.
+    Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each [width,
+    columns], and both products run side by side.
     """
     let_next_start(DEPENDENT)
     row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)

@@ -1,8 +1,8 @@
 """QuantMatMul: y = activation(x . W^T + bias) with W in 4 or 8 bits in the layout cuda-fragments, x in float16.
 
-Few rows of x go through the tensor cores: codes become fragments in registers by two operations a pair, programs split
-the columns. Where a tile's columns lie within one group, products are of plain codes and their sums are scaled, else
-weights are scaled first. More rows: `dequantise_kernel`, then cuBLAS.
+Few rows of x go through the tensor cores: codes become fragments in registers by two operations a pair, programs
+split the columns. Where a tile's columns lie within one group, products are of plain codes and their sums are
+scaled, else weights are scaled first. More rows: `dequantise_kernel`, then cuBLAS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _group_scales(side, step, count, GROUPS: tl.constexpr):
     first = side + tl.minimum(step, count - 1) * (GROUPS * ROWS)
     found = (tl.load(first),)
     for group in tl.static_range(1, GROUPS):
-        found = found + (tl.load(first + group * ROWS),)
+        found = found + (tl.load(first + group * ROWS),)  # noqa: RUF005  (Triton knows no unpacking)
     return found
 
 
@@ -99,8 +99,8 @@ def quant_tile_kernel(
 ):
     """x [rows, columns], y [rows, width]; `words` and `scales` are the same address; see `add_parts` for the rest.
 
-    Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each of `width` rows,
-    a multiple of 64.
+    Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each of `width`
+    rows, a multiple of 64.
     """
     let_next_start(DEPENDENT)
     BLOCKS: tl.constexpr = BLOCK_N // ROWS

@@ -62,8 +62,8 @@ def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, torch.Ten
         "HAS_K_NORM": int(shape.norm), "DEPENDENT": 0,
     }  # fmt: skip
     flags = {
-        "HAS_SINKS": int(shape.sinks), "HAS_WINDOW": int(shape.window > 0), "BLOCK_N": 16, "BLOCK_SIZE": shape.block_size,
-        "HAS_SOFTCAP": int(shape.softcap > 0), "BLOCK_D": block, "BLOCK_V": block, "STAGES": 2,
+        "HAS_SINKS": int(shape.sinks), "HAS_WINDOW": int(shape.window > 0), "HAS_SOFTCAP": int(shape.softcap > 0),
+        "BLOCK_SIZE": shape.block_size, "BLOCK_N": 16, "BLOCK_D": block, "BLOCK_V": block, "STAGES": 2,
     }  # fmt: skip
     sinks = extra.get("sinks", none)
     rotary = [extra.get(name, none) for name in ("rope_table", "q_norm", "k_norm")]
@@ -77,13 +77,14 @@ def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, torch.Ten
             q, k, v, k_cache, v_cache, given["block_tables"], given["slot_mapping"], given["seq_lens"],
             given["positions"], *rotary, sinks, out, partial, stats, counters, *strides, *floats, width, PIECES,
             KV_HEADS=kv_heads, GROUP=heads // kv_heads, **dims, **heads_of, **flags, BLOCK_H=16,
-            PIECE=PIECE, PIECES=PIECES, AHEAD=16,
+            PIECE=PIECE, PIECES=PIECES,
         )  # fmt: skip
         assert not counters.any()
     if prompts:
         longest = int(counts.max())
         attention_prepare_kernel[(tokens - decodes, heads + 2 * kv_heads)](
-            q, k, v, turned, k_cache, v_cache, given["slot_mapping"], given["positions"], *rotary, *strides, decodes,
+            q, k, v, turned, k_cache, v_cache, given["slot_mapping"], given["positions"], *rotary, *strides,
+            decodes,
             HEADS=heads, KV_HEADS=kv_heads, **dims, **heads_of, BLOCK_D=block,
         )  # fmt: skip
         attention_prefill_kernel[(-(-longest // 16), heads, prompts)](
