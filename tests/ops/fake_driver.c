@@ -85,15 +85,19 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
   (void)attribute;
   return value > 232448;
 }
-int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
-                   unsigned shared, void* stream, void** parameters, void** extra) {
-  (void)ty;
-  (void)tz;
-  (void)stream;
+struct config {
+  unsigned x, y, z, threads, ty, tz, shared;
+  void* stream;
+  const int* attributes;
+  unsigned count;
+};
+
+int cuLaunchKernelEx(const struct config* given, void* function, void** parameters, void** extra) {
   (void)parameters;
   (void)extra;
   FILE* file = fopen(getenv("FAKE_CUDA_LOG"), "a");
-  fprintf(file, "%s %u %u %u %u %u\n", (const char*)function, x, y, z, threads, shared);
+  fprintf(file, "%s %u %u %u %u %u%s\n", (const char*)function, given->x, given->y, given->z, given->threads,
+          given->shared, given->count && given->attributes[0] == 6 && given->attributes[2] == 1 ? " early" : "");
   fclose(file);
   return 0;
 }

@@ -69,7 +69,7 @@ def test_a_llamas_kernels() -> None:
     found = variants("llama", "bf16")
     assert {key.split("/")[0] for key in found} == {
         *("rms_norm", "add_rms_norm", "gated_activation", "linear_row", "linear_tile"),
-        *("attention_prepare", "attention_decode", "attention_merge", "attention_prefill"),
+        *("attention_prepare", "attention_decode", "attention_prefill"),
         *("sample_part", "sample_lists", "sample_weigh", "sample_gather", "sample_choose", "sample_rank"),
         *("sample_logprobs", "sample_feed"),
     }
@@ -81,9 +81,20 @@ def test_a_llamas_kernels() -> None:
 
 def test_quantised_kernels_name_their_form() -> None:
     found = variants("llama", "int4")
-    assert "quant_row/float16/4.32/same/plain/silu" in found
-    assert "quant_row/float16/8.32/float32/plain/none" in found
+    assert "quant_tile/float16/4.32/same/plain/silu" in found
+    assert found["quant_tile/float16/4.32/same/plain/silu"].kernel == "quant_tile_gated"
+    assert "quant_tile/float16/8.32/float32/plain/none" in found
     assert {"dequantise/float16/4.32", "quant_gather/float16/8.32"} <= set(found)
+
+
+def test_forms_whose_scales_serve_64_columns_have_a_kernel_for_single_rows() -> None:
+    recipe = recipe_for("int4", group=128).for_target("cuda")
+    assert recipe is not None
+    chosen = case("llama")
+    model = lower(chosen.captured, recipe, chosen.captured.reader(chosen.checkpoint), "cuda")
+    found = {variant.key for variant in variants_of(model.step.graph, model.float_type)}
+    assert "quant_row/float16/4.128/same/plain/silu" in found
+    assert not any(key.startswith("quant_row") for key in variants("llama", "int4"))
 
 
 def test_a_width_that_is_no_multiple_of_16_is_not_compiled_as_one() -> None:
@@ -131,7 +142,7 @@ def test_every_kernel_compiles_for_every_architecture(target: str) -> None:
     kernels: dict[str, Variant] = {}
     for variant in chosen.values():
         kernels.setdefault(variant.kernel, variant)
-    assert len(kernels) >= 16
+    assert len(kernels) >= 17
     for variant in kernels.values():
         for compiled in compile_variant(variant, architecture(target)):
             assert compiled.binary
