@@ -65,19 +65,6 @@ class Bundle:
             param="precision" if any(v.target == target for v in self.manifest.variants) else "target",
         )
 
-    def used(self, precision: str | None, target: str) -> list[FileEntry]:
-        """The files that a run of one variant reads: all but golden.json and those that only other variants name.
-
-        All files where there is no such variant.
-        """
-        wanted = precision or self.manifest.default_precision
-        named: dict[bool, set[str]] = {True: set(), False: {GOLDEN_FILE}}
-        for variant in self.manifest.variants:
-            chosen = variant.precision == wanted and variant.target == target
-            named[chosen].update((variant.step, *variant.weights, *([variant.sample] if variant.sample else [])))
-        skipped = named[False] - named[True] if named[True] else set()
-        return [entry for entry in self.manifest.files if entry.path not in skipped]
-
     def file(self, relative: str) -> Path:
         """The absolute path of a file of the bundle; it need not exist.
 

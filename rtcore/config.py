@@ -10,7 +10,7 @@ import msgspec
 
 from ops.errors import ConfigError
 
-Kernels = Literal["auto", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"]
+Kernels = Literal["auto", "avx512-amx", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"]
 """The code paths of the CPU kernels; auto takes the best that the machine has."""
 MOST = 2**31 - 1
 """The largest number of tokens, sequences or requests that a setting may name."""
@@ -38,7 +38,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     does. speculation: who makes drafts for the model to verify: none, ngram, draft (a smaller model,
     draft_bundle), or the name of an installed proposer. max_drafts: of one sequence in a step. overlap: whether a
     step is queued while the one before runs, where the executor can; for comparison. threads: None
-    takes the cores this process may use. check: full hashes all files before start, sizes only compares sizes.
+    takes the cores this process may use. check: full hashes what the engine reads, sizes only compares sizes.
     kernels: forces a code path of the CPU kernels. activations: what products with quantised weights round their
     input to; float32 is exact, slow, and for verification. debug_invariants: check after every step. profile: path
     and beginning of the names of files, one a graph, into which ONNX Runtime writes how long each operator of every

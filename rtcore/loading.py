@@ -28,7 +28,8 @@ def load_engine(path: str | Path, config: EngineConfig) -> Engine:
     with ThreadPoolExecutor(1) as pool:
         hashing: Future[None] | None = None
         if config.check == "full":
-            files = [(bundle.file(entry.path), entry) for entry in bundle.used(config.precision, config.target)]
+            used = bundle.manifest.used(config.precision, config.target)
+            files = [(bundle.file(entry.path), entry) for entry in used]
             check_hashes([item for item in files if item[1].size <= SMALL_FILE])
             hashing = pool.submit(check_hashes, [item for item in files if item[1].size > SMALL_FILE])
         # Only now: importing takes as long as hashing hundreds of megabytes.

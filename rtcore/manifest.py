@@ -165,3 +165,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tools: dict[str, str] = {}
     created: str = ""
     seal: str = ""
+
+    def used(self, precision: str | None, target: str) -> list[FileEntry]:
+        """The files that a run of a variant reads: all but golden.json and those that only other variants name.
+
+        precision: the default one if None. All files where there is no such variant.
+        """
+        wanted = precision or self.default_precision
+        named: dict[bool, set[str]] = {True: set(), False: {GOLDEN_FILE}}
+        for variant in self.variants:
+            chosen = variant.precision == wanted and variant.target == target
+            named[chosen].update((variant.step, *variant.weights, *([variant.sample] if variant.sample else [])))
+        skipped = named[False] - named[True] if named[True] else set()
+        return [entry for entry in self.files if entry.path not in skipped]

@@ -10,8 +10,8 @@ import numpy as np
 from ops.errors import EngineError
 from rtcore.decoding.state import DecodingState
 from rtcore.executor.base import Int64
-from rtcore.kvcache.block_manager import SequenceBlocks
 from rtcore.kvcache.hash_chain import HashChain
+from rtcore.kvcache.sequence_blocks import SequenceBlocks
 from rtcore.kvcache.swap import SavedBlocks
 from rtcore.request import EngineRequest, FinishReason
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -224,7 +225,7 @@ class TeacherForced:
             inputs = self._batch.build([Work(sequence, tokens, 0, tokens == sequence.pending)])
             inside = np.flatnonzero((wanted >= sequence.computed) & (wanted < sequence.computed + tokens))
             if len(inside):
-                inputs.logit_rows = wanted[inside] - sequence.computed
+                inputs = replace(inputs, logit_rows=wanted[inside] - sequence.computed)
             self._executor.run(inputs)
             if len(inside):
                 yield inside, self._executor.logits()

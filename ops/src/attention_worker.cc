@@ -4,6 +4,12 @@
 #include <cstring>
 
 namespace ortolan {
+namespace {
+
+// Tiles of more rows compute for longer than the memory takes.
+constexpr int kFewRows = 16;
+
+}  // namespace
 
 // One worker's buffers for a tile.
 struct AttentionWorker::Rows {
@@ -15,13 +21,17 @@ struct AttentionWorker::Rows {
   std::byte* value_copies;
   const void* key[kChunk];
   const void* value[kChunk];
+  const void* ahead[kChunk];  // keys of the chunk that comes next
+  int ahead_count = 0;
   int first[AttentionPlan::kTileRows];
   int last[AttentionPlan::kTileRows];
 };
 
-AttentionWorker::AttentionWorker(const AttentionInputs& inputs, const AttentionAttributes& attributes,
-                                 const Kernels& kernels, bool half_cache, AttentionPartial partials, float* out)
-    : inputs_(inputs),
+AttentionWorker::AttentionWorker(const AttentionPlan& plan, const AttentionInputs& inputs,
+                                 const AttentionAttributes& attributes, const Kernels& kernels, bool half_cache,
+                                 AttentionPartial partials, float* out)
+    : plan_(plan),
+      inputs_(inputs),
       attributes_(attributes),
       kernels_(kernels),
       half_cache_(half_cache),
@@ -31,7 +41,15 @@ AttentionWorker::AttentionWorker(const AttentionInputs& inputs, const AttentionA
       head_stride_(padded(inputs.head_dim, kernels.width)),
       value_stride_(padded(inputs.value_dim, kernels.width)) {}
 
-void AttentionWorker::run(const AttentionTile& tile, const AttentionItem& item) const {
+void AttentionWorker::run(size_t number) const {
+  const AttentionItem& item = plan_.items[number];
+  const AttentionTile& tile = plan_.tiles[static_cast<size_t>(item.tile)];
+  // The chunk after `chunk`, of this item or of the one that this thread most likely takes next.
+  const auto after = [&](int64_t chunk) -> std::optional<AttentionItem> {
+    if (chunk + 1 < item.last_chunk) return AttentionItem{item.tile, chunk + 1, chunk + 2};
+    if (number + 1 < plan_.items.size()) return plan_.items[number + 1];
+    return std::nullopt;
+  };
   const auto rows = static_cast<size_t>(tile.rows());
   const size_t query_floats = rows * head_stride_, sum_floats = rows * value_stride_;
   const size_t panel_floats = 2 * static_cast<size_t>(kernels_.width) * head_stride_;
@@ -53,19 +71,19 @@ void AttentionWorker::run(const AttentionTile& tile, const AttentionItem& item) 
   if (tile.partials >= 0) {
     for (int64_t chunk = item.first_chunk; chunk < item.last_chunk; ++chunk) {
       const int64_t row = tile.partials + (chunk - tile.first_chunk) * tile.rows();
-      attend(tile, chunk, buffers, partials_.from(row, value_stride_));
+      attend(tile, chunk, after(chunk), buffers, partials_.from(row, value_stride_));
     }
     return;
   }
   const AttentionPartial running{scratch.take(rows), scratch.take(rows), scratch.take(sum_floats)};
   if (item.last_chunk - item.first_chunk == 1) {
-    attend(tile, item.first_chunk, buffers, running);
+    attend(tile, item.first_chunk, after(item.first_chunk), buffers, running);
     return finish(tile, running);
   }
   const AttentionPartial latest{scratch.take(rows), scratch.take(rows), scratch.take(sum_floats)};
   bool started[AttentionPlan::kTileRows] = {};
   for (int64_t chunk = item.first_chunk; chunk < item.last_chunk; ++chunk) {
-    attend(tile, chunk, buffers, latest);
+    attend(tile, chunk, after(chunk), buffers, latest);
     add_chunk(tile, chunk, latest, running, started);
   }
   finish(tile, running);
@@ -124,35 +142,61 @@ void AttentionWorker::gather_rows(const Tensor& cache, int dims, int stride, int
   }
 }
 
-void AttentionWorker::gather(const AttentionTile& tile, int64_t chunk, Rows& buffers) const {
-  int begin = kChunk, end = 0;
-  for (int row = 0; row < tile.rows(); ++row) {
+AttentionWorker::Range AttentionWorker::visible(const AttentionTile& tile, int64_t chunk) const {
+  Range all{kChunk, 0};
+  for (int row = 0; row < tile.rows(); row += tile.heads) {
     const Range range = visible(tile, row, chunk);
-    buffers.first[row] = range.first;
-    buffers.last[row] = range.last;
     if (range.first >= range.last) continue;
-    begin = std::min(begin, range.first);
-    end = std::max(end, range.last);
+    all.first = std::min(all.first, range.first);
+    all.last = std::max(all.last, range.last);
   }
+  return all;
+}
+
+// Calls body(slot, first, last) for positions [first, last) of a chunk that lie in one block from `slot` on.
+template <typename Body>
+void AttentionWorker::for_blocks(const AttentionTile& tile, int64_t chunk, Range range, const Body& body) const {
   const int32_t* table = inputs_.block_tables + tile.sequence * inputs_.table_width;
-  for (int j = begin; j < end;) {
+  for (int j = range.first; j < range.last;) {
     const int64_t position = chunk * kChunk + j, offset = position % inputs_.block_size;
-    const int64_t slot = table[position / inputs_.block_size] * inputs_.block_size + offset;
-    const int next = static_cast<int>(std::min<int64_t>(end, j + inputs_.block_size - offset));
-    gather_rows(inputs_.k_cache, inputs_.head_dim, head_stride_, slot, tile.kv_head, j, next, buffers.key_copies,
-                buffers.key);
-    gather_rows(inputs_.v_cache, inputs_.value_dim, value_stride_, slot, tile.kv_head, j, next,
-                buffers.value_copies, buffers.value);
+    const int next = static_cast<int>(std::min<int64_t>(range.last, j + inputs_.block_size - offset));
+    body(table[position / inputs_.block_size] * inputs_.block_size + offset, j, next);
     j = next;
   }
 }
 
-void AttentionWorker::attend(const AttentionTile& tile, int64_t chunk, Rows& rows,
+void AttentionWorker::gather(const AttentionTile& tile, int64_t chunk, Rows& buffers) const {
+  for (int row = 0; row < tile.rows(); ++row) {
+    const Range range = visible(tile, row, chunk);
+    buffers.first[row] = range.first;
+    buffers.last[row] = range.last;
+  }
+  for_blocks(tile, chunk, visible(tile, chunk), [&](int64_t slot, int first, int last) {
+    gather_rows(inputs_.k_cache, inputs_.head_dim, head_stride_, slot, tile.kv_head, first, last, buffers.key_copies,
+                buffers.key);
+    gather_rows(inputs_.v_cache, inputs_.value_dim, value_stride_, slot, tile.kv_head, first, last,
+                buffers.value_copies, buffers.value);
+  });
+}
+
+void AttentionWorker::look_ahead(const AttentionItem& item, Rows& buffers) const {
+  const AttentionTile& tile = plan_.tiles[static_cast<size_t>(item.tile)];
+  const int64_t row_bytes = inputs_.head_dim * number_bytes_, step = attributes_.kv_heads * row_bytes;
+  for_blocks(tile, item.first_chunk, visible(tile, item.first_chunk), [&](int64_t slot, int first, int last) {
+    const std::byte* row = inputs_.k_cache.as<const std::byte>() + slot * step + tile.kv_head * row_bytes;
+    for (int j = first; j < last; ++j, row += step) buffers.ahead[buffers.ahead_count++] = row;
+  });
+}
+
+void AttentionWorker::attend(const AttentionTile& tile, int64_t chunk, const std::optional<AttentionItem>& next, Rows& rows,
                              const AttentionPartial& into) const {
   gather(tile, chunk, rows);
+  rows.ahead_count = 0;
+  if (next && tile.rows() < kFewRows) look_ahead(*next, rows);
   kernels_.attend_chunk({tile.rows(), half_cache_, rows.queries, head_stride_, value_stride_, rows.key, rows.value,
-                         rows.first, rows.last, attributes_.softcap, rows.scores, rows.panel, rows.wide_values,
-                         into.maximum, into.total, into.sums});
+                         rows.ahead, rows.ahead_count, inputs_.head_dim * static_cast<int>(number_bytes_), rows.first,
+                         rows.last, attributes_.softcap, rows.scores, rows.panel, rows.wide_values, into.maximum,
+                         into.total, into.sums});
 }
 
 void AttentionWorker::add_chunk(const AttentionTile& tile, int64_t chunk, const AttentionPartial& chunk_result,

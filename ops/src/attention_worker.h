@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "attention_plan.h"
 #include "scratch.h"
@@ -22,12 +23,13 @@ struct AttentionPartial {
 class AttentionWorker {
  public:
   // `out` is float32 [T, heads * value_dim]; `partials` has room for the plan's partial_rows.
-  AttentionWorker(const AttentionInputs& inputs, const AttentionAttributes& attributes, const Kernels& kernels,
-                  bool half_cache, AttentionPartial partials, float* out);
+  AttentionWorker(const AttentionPlan& plan, const AttentionInputs& inputs, const AttentionAttributes& attributes,
+                  const Kernels& kernels, bool half_cache, AttentionPartial partials, float* out);
 
   static int padded(int dims, int width) { return (dims + width - 1) / width * width; }
 
-  void run(const AttentionTile& tile, const AttentionItem& item) const;
+  // Computes one of the plan's items.
+  void run(size_t number) const;
   // Merges a split tile's chunks, once all its items have run.
   void merge(const AttentionTile& tile) const;
 
@@ -40,17 +42,25 @@ class AttentionWorker {
   struct Rows;
 
   Range visible(const AttentionTile& tile, int row, int64_t chunk) const;
+  // What any row of the tile sees.
+  Range visible(const AttentionTile& tile, int64_t chunk) const;
+  template <typename Body>
+  void for_blocks(const AttentionTile& tile, int64_t chunk, Range range, const Body& body) const;
   void load_queries(const AttentionTile& tile, float* queries) const;
   void gather(const AttentionTile& tile, int64_t chunk, Rows& rows) const;
   // Whether rows of the cache must be padded to whole vectors.
   static bool copies(int dims, int stride) { return dims != stride; }
   void gather_rows(const Tensor& cache, int dims, int stride, int64_t slot, int kv_head, int first, int last,
                    std::byte* copy, const void** pointers) const;
-  void attend(const AttentionTile& tile, int64_t chunk, Rows& rows, const AttentionPartial& into) const;
+  // Notes where the keys of an item's first chunk lie.
+  void look_ahead(const AttentionItem& item, Rows& rows) const;
+  void attend(const AttentionTile& tile, int64_t chunk, const std::optional<AttentionItem>& next, Rows& rows,
+              const AttentionPartial& into) const;
   void add_chunk(const AttentionTile& tile, int64_t chunk, const AttentionPartial& chunk_result,
                  const AttentionPartial& running, bool* started) const;
   void finish(const AttentionTile& tile, const AttentionPartial& result) const;
 
+  const AttentionPlan& plan_;
   const AttentionInputs& inputs_;
   const AttentionAttributes& attributes_;
   const Kernels& kernels_;

@@ -68,10 +68,9 @@ void PagedAttention<kCache>::compute(const Call& call) const {
   Scratch scratch(2 * Scratch::room(partial_rows) + Scratch::room(partial_rows * value_stride));
   const AttentionPartial partials{scratch.take(partial_rows), scratch.take(partial_rows),
                                   scratch.take(partial_rows * value_stride)};
-  const AttentionWorker worker(inputs, attributes_, kernels_, kHalf, partials, out.as<float>());
+  const AttentionWorker worker(plan, inputs, attributes_, kernels_, kHalf, partials, out.as<float>());
   const bool share = plan.multiplications >= kWorthSharing;
-  call.for_each(plan.items.size(), share,
-                [&](size_t i) { worker.run(plan.tiles[static_cast<size_t>(plan.items[i].tile)], plan.items[i]); });
+  call.for_each(plan.items.size(), share, [&](size_t i) { worker.run(i); });
   if (plan.partial_rows == 0) return;
   call.for_each(plan.tiles.size(), share, [&](size_t t) {
     if (plan.tiles[t].partials >= 0) worker.merge(plan.tiles[t]);

@@ -40,9 +40,10 @@ inline void softmax_row(float* scores, int first, int last, float softcap, float
 }
 
 // sums[row][dims] += weight * value over keys [first, last), for kRows rows and kVectors vectors of dims.
-template <bool kHalf, int kRows, int kVectors>
-inline void weigh_values(const float* weights, const void* const* value, int first, int last, int dim, float* sums,
-                         int value_stride) {
+template <bool kHalf, int kRows, int kVectors, bool kAsk>
+inline void weigh_values(const ChunkTask& task, const float* weights, const void* const* value, int first, int last,
+                         int dim, float* sums) {
+  const int value_stride = task.value_stride;
   F total[kRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -50,6 +51,7 @@ inline void weigh_values(const float* weights, const void* const* value, int fir
     for (int v = 0; v < kVectors; ++v) total[r][v] = simd::load(sums + r * value_stride + dim + v * kWidth);
   }
   for (int j = first; j < last; ++j) {
+    if (kAsk && j - first < task.ahead_count) prefetch_rows(task.ahead, j - first, j - first + 1, task.ahead_bytes);
     F weight[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) weight[r] = simd::set1(weights[r * kChunk + j]);
@@ -74,11 +76,16 @@ inline void weigh_keys(const ChunkTask& task, const void* const* value, int row,
   const float* weights = task.scores + static_cast<ptrdiff_t>(row) * kChunk;
   float* sums = task.sums + static_cast<ptrdiff_t>(row) * task.value_stride;
   int dim = 0;
+  const bool ask = row == 0 && task.ahead_count > 0;
   for (; dim + kVectors * kWidth <= task.value_stride; dim += kVectors * kWidth) {
-    weigh_values<kHalf, kRows, kVectors>(weights, value, first, last, dim, sums, task.value_stride);
+    if (ask && dim == 0) {
+      weigh_values<kHalf, kRows, kVectors, true>(task, weights, value, first, last, dim, sums);
+    } else {
+      weigh_values<kHalf, kRows, kVectors, false>(task, weights, value, first, last, dim, sums);
+    }
   }
   for (; dim < task.value_stride; dim += kWidth) {
-    weigh_values<kHalf, kRows, 1>(weights, value, first, last, dim, sums, task.value_stride);
+    weigh_values<kHalf, kRows, 1, false>(task, weights, value, first, last, dim, sums);
   }
 }
 
@@ -144,6 +151,7 @@ void attend(const ChunkTask& task) {
     softmax_row(task.scores + static_cast<ptrdiff_t>(r) * kChunk, task.first[r], task.last[r], task.softcap,
                 task.maximum + r, task.total + r);
   }
+  if (end - begin < task.ahead_count) prefetch_rows(task.ahead, end - begin, task.ahead_count, task.ahead_bytes);
   if (!many || !kHalf) return weigh<kHalf>(task, task.value);
   const void* widened[kChunk];
   for (int j = begin; j < end; ++j) {

@@ -119,6 +119,9 @@ void multiply_some(const QuantTile* tile, const QuantPanel& panel, float* produc
   kinds[(form.bits == 8 ? 4 : 0) + (form.minima ? 2 : 0) + (form.half_scales ? 1 : 0)](tile, panel, products);
 }
 
+// Vectors hold nothing of the processor that others could want.
+void release_unit() {}
+
 void multiply_tiles(const QuantTile* tile, int tiles, const QuantPanel& panel, float* products) {
   if (kPairsTiles && tiles == kTilesAtOnce) return multiply_some<kPairsTiles ? kTilesAtOnce : 1>(tile, panel, products);
   for (int t = 0; t < tiles; ++t) multiply_some<1>(tile + t, panel, products + t * panel.rows * kTile);

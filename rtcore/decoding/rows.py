@@ -15,7 +15,6 @@ from rtcore.scheduler.base import Work
 from rtcore.sequence import Sequence
 
 _SETTINGS = len(NEUTRAL_SETTINGS)
-_POSITION = int(Number.POSITION)
 
 
 @dataclass(slots=True)
@@ -112,14 +111,6 @@ class RowBuilder:
         return all(
             state.plain and state.counts is None and not (state.masked or state.scores_prompt) for state in states
         )
-
-    @staticmethod
-    def renew(inputs: SampleInputs, sequences: list[Sequence]) -> None:
-        """Bring arrays that are repeatable up to what their sequences are now."""
-        # By memoryview: see BatchBuilder.
-        numbers = inputs.numbers.data
-        for row, sequence in enumerate(sequences):
-            numbers[row, _POSITION] = sequence.length
 
     def _mask(self, row: Row) -> Uint32:
         state = row.sequence.decoding

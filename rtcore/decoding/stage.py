@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ops.errors import EngineError, InvalidRequest, OrtolanError
-from ops.sample_columns import NO_LOGPROBS, RowStatus
+from ops.sample_columns import NO_LOGPROBS, Number, RowStatus
 from rtcore.decoding.grammar.masks import GrammarMasks, PendingMask
 from rtcore.decoding.hooks import Hooks
 from rtcore.decoding.rows import Row, RowBuilder, decoding, rows_of
@@ -15,12 +15,18 @@ from rtcore.request import TokenLogprobs
 from rtcore.scheduler.base import Work
 from rtcore.sequence import Sequence
 
+_POSITION = int(Number.POSITION)
+
 
 @dataclass(slots=True)
 class StepRows:
     """The rows of one step on their way: works in order, a row for each of their logits, and masks that are being
-    computed. sequences: where all that every work does is to choose the next token, and nothing of the inputs but
-    positions changes from one to the next. processed: whether processors of the user's own take part."""
+    computed.
+
+    sequences: where all that every work does is to choose the next token, and nothing of the inputs but positions
+    changes from one to the next. processed: whether processors of the user's own take part. numbers: those of the
+    inputs as a memoryview, because after a step each function of numpy that is called once takes long.
+    """
 
     works: list[Work]
     rows: list[Row]
@@ -28,6 +34,7 @@ class StepRows:
     masks: list[PendingMask]
     sequences: list[Sequence]
     processed: bool
+    numbers: memoryview
 
 
 @dataclass(slots=True)
@@ -77,8 +84,10 @@ class DecodingStage:
         step = self._last
         if step is not None and sequences and sequences == step.sequences:
             step = replace(step, works=works)
-            self._builder.renew(step.inputs, sequences)
+            for row, sequence in enumerate(sequences):
+                step.numbers[row, _POSITION] = sequence.length
         else:
+            self._last = None
             step = self._last = self._new(works, sequences)
         if not (step.masks or step.processed):
             self._executor.foresee(step.inputs)
@@ -89,7 +98,8 @@ class DecodingStage:
         rows = rows_of(works)
         repeatable = sequences if sequences and self._builder.repeatable(rows) else []
         processed = any(row.processed for row in rows)
-        return StepRows(works, rows, self._builder.build(rows), masks, repeatable, processed)
+        inputs = self._builder.build(rows)
+        return StepRows(works, rows, inputs, masks, repeatable, processed, inputs.numbers.data)
 
     def choose(self, step: StepRows) -> Choice:
         """To be called after the step was given to the executor. Raises EngineError."""

@@ -25,7 +25,8 @@ class StepInputs:
     this step; logit_rows int64 [S], the rows that go through the head. Per cache group g: block_tables[g]
     int32 [R, M_g] and slot_mapping[g] int32 [T], where -1 writes nothing. plan int32 [6] in host memory:
     decode rows, prefill rows, longest query, longest context rounded to its bucket, T, R. token_source int32 [T]:
-    -1 takes input_ids, others the token that this row of the step before chose; None where all are -1.
+    -1 takes input_ids, others the token that this row of the step before chose; None where all are -1. An object
+    that is given again holds the same arrays, with other numbers in them, but for token_source.
     """
 
     input_ids: Int64

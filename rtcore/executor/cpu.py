@@ -85,6 +85,7 @@ class CpuExecutor(Executor):
         self._sampler = sampler
         self._choice = SampleBinding(self._binding)
         self._nothing = no_rows(vocab_size)
+        self._step: StepInputs | None = None
         self._foreseen: SampleInputs | None = None
         self._chosen: tuple[SampleInputs, SampleOutputs] | None = None
         groups = range(len(variant.cache_groups))
@@ -125,7 +126,9 @@ class CpuExecutor(Executor):
             raise EngineDied("The executor was closed.")
         foreseen, self._foreseen, self._chosen = self._foreseen, None, None
         rows = len(inputs.logit_rows)
-        self._bind_inputs(inputs)
+        if inputs is not self._step:
+            self._bind_inputs(inputs)
+            self._step = inputs
         if rows != self._bound_rows:
             self._bind_logits(rows)
         outputs = self._choice.bind(self._nothing if foreseen is None else foreseen)
@@ -197,7 +200,7 @@ class CpuExecutor(Executor):
 
     def close(self) -> None:
         self._session = None
-        self._binding = None
+        self._binding = self._step = None
         self._choice.close()
         self._sampler.close()
         self._memory.release()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,41 +12,11 @@ from rtcore.executor.base import Int32, Int64
 from rtcore.kvcache.block_pool import BlockPool
 from rtcore.kvcache.counters import CacheCounters
 from rtcore.kvcache.hash_chain import CacheKey, HashChain
-from rtcore.kvcache.namespaces import Namespace
 from rtcore.kvcache.policy import CachePolicy
-from rtcore.kvcache.prefix_cache import Match, PrefixCache
+from rtcore.kvcache.prefix_cache import Held, Match, PrefixCache
 from rtcore.kvcache.prefix_index import NONE
+from rtcore.kvcache.sequence_blocks import BlockCopy, SequenceBlocks
 from rtcore.kvcache.swap import SavedBlocks
-
-
-@dataclass(slots=True, eq=False)
-class SequenceBlocks:
-    """The cache blocks of one sequence: row `row` of every group's block table, up to column `count`.
-
-    length: tokens that the blocks are reserved for, so count == ceil(length / block_size). starts[g]: the
-    first column of group g that is still held; what lies before left the group's window. writable: tokens up
-    to which the sequence may write into the blocks that it has without looking whether others share them.
-    nodes: the cached nodes of its leading full blocks. chain: the digests of its tokens.
-    """
-
-    row: int
-    chain: HashChain
-    namespace: Namespace
-    starts: list[int]
-    count: int = 0
-    length: int = 0
-    writable: int = 0
-    nodes: list[int] = field(default_factory=list)
-    cacheable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class BlockCopy:
-    """A block that has to be copied to another before the next step runs."""
-
-    group: int
-    source: int
-    destination: int
 
 
 class BlockManager:
@@ -81,6 +50,7 @@ class BlockManager:
         columns = self.blocks_for(min(max_length, self.capacity))
         self._longest = columns * block_size
         self.tables: list[Int32] = [np.zeros((max_sequences, columns), np.int32) for _ in self.num_blocks]
+        self._windowed = [group for group, window in enumerate(self.windows) if window]
         self._rows = list(range(max_sequences - 1, -1, -1))
         self._copies: list[BlockCopy] = []
         self.live: set[SequenceBlocks] = set()
@@ -135,7 +105,8 @@ class BlockManager:
         for group, pool in enumerate(self.pools):
             column = index.blocks[group]
             start = self.cache.first_needed(group, match.tokens)
-            idle = sum(not pool.references[column[node]] for node in nodes[start:])
+            references = pool.references
+            idle = len([node for node in nodes[start:] if not references[column[node]]])
             needed.append(idle + self.promised(group, length, len(match.nodes), chunk))
         return needed
 
@@ -159,13 +130,11 @@ class BlockManager:
         )
         index = self.cache.index
         nodes = [*match.nodes, match.tail] if match.tail_tokens else match.nodes
-        for node in nodes:
-            index.hit(node)
+        index.hit(nodes)
         for group, start in enumerate(blocks.starts):
             column = index.blocks[group]
             held = [column[node] for node in nodes[start:]]
-            for block in held:
-                self._hold(group, block)
+            self._hold(group, held)
             self.tables[group][blocks.row, start : blocks.count] = held
         blocks.nodes = list(match.nodes)
         blocks.writable = 0 if match.tail_tokens else blocks.count * self.block_size
@@ -222,6 +191,31 @@ class BlockManager:
             blocks.writable = blocks.count * self.block_size
         blocks.length = max(blocks.length, length)
 
+    def can_add_blocks(self, count: int) -> bool:
+        """Whether `count` sequences can have one more block each, of every group."""
+        for group, pool in enumerate(self.pools):
+            if pool.free < count and self.available(group) < count:
+                return False
+        return True
+
+    def add_blocks(self, growing: list[SequenceBlocks]) -> None:
+        """Room for one more token of each sequence, all of which have written their blocks to the end.
+
+        What decoding does every step, so it is done for all at once. Raises ResourceError when the available blocks
+        do not suffice.
+        """
+        if not self.can_add_blocks(len(growing)):
+            raise ResourceError(
+                f"The cache has no blocks left for {len(growing)} sequences that need one more each."
+            )
+        for group, table in enumerate(self.tables):
+            for blocks, block in zip(growing, self._take(group, len(growing)), strict=True):
+                table[blocks.row, blocks.count] = block
+        for blocks in growing:
+            blocks.count += 1
+            blocks.length += 1
+            blocks.writable += self.block_size
+
     def _own_last(self, blocks: SequenceBlocks, begin: int) -> None:
         """Copy the last block, unless nobody else references it and nobody could find what is overwritten."""
         column, offset = divmod(begin, self.block_size)
@@ -234,7 +228,7 @@ class BlockManager:
             self._copies.append(BlockCopy(group, block, own))
             self.counters.copies += 1
             self.tables[group][blocks.row, column] = own
-            self._drop(group, block)
+            self._drop(group, [block])
 
     def take_copies(self) -> list[BlockCopy]:
         """The copies to make, in this order, before anything is written; they are then forgotten here."""
@@ -249,48 +243,57 @@ class BlockManager:
         """
         if blocks.cacheable:
             self._publish(blocks, tokens, tail)
-        for group, window in enumerate(self.windows):
-            if window:
-                needed = min(self.cache.first_needed(group, len(tokens)), blocks.count)
-                for column in range(blocks.starts[group], needed):
-                    self._drop(group, int(self.tables[group][blocks.row, column]))
-                blocks.starts[group] = max(blocks.starts[group], needed)
+        for group in self._windowed:
+            needed = min(self.cache.first_needed(group, len(tokens)), blocks.count)
+            for block in self.tables[group][blocks.row, blocks.starts[group] : needed].tolist():
+                self._drop(group, [block])
+            blocks.starts[group] = max(blocks.starts[group], needed)
 
     def _publish(self, blocks: SequenceBlocks, tokens: Int64, tail: bool) -> None:
         size = self.block_size
         cache, nodes, namespace = self.cache, blocks.nodes, blocks.namespace
-        full = len(tokens) // size
-        parent = nodes[-1] if nodes else namespace.root
-        for column in range(len(nodes), full):
-            held = self._held(blocks, column)
-            digest = blocks.chain.block(tokens, column)
-            parent = cache.settle(namespace, parent, tokens[column * size : (column + 1) * size], digest, held)
-            if parent == NONE:
-                blocks.cacheable = False
-                return
-            nodes.append(parent)
-            for group, block in enumerate(held):
-                shared = cache.index.blocks[group][parent]
-                if block != shared and block != NONE:
-                    self._hold(group, shared)
-                    self.tables[group][blocks.row, column] = shared
-                    self._drop(group, block)
+        first, full = len(nodes), len(tokens) // size
+        if first < full:
+            pieces = tokens[first * size : full * size].reshape(-1, size)
+            digests = blocks.chain.blocks(tokens, first, full)
+            held = self._held(blocks, first, full)
+            while (place := len(nodes) - first) < len(held):
+                if cache.settle(namespace, nodes, pieces, digests, held, place):
+                    continue
+                parent = nodes[-1] if nodes else namespace.root
+                node = cache.join(parent, pieces[place], digests[place], held[place])
+                if node == NONE:
+                    blocks.cacheable = False
+                    return
+                self._use(blocks, first + place, held[place], node)
+                nodes.append(node)
         if tail and len(tokens) % size:
-            cache.settle_tail(namespace, parent, tokens[full * size :], self._held(blocks, full))
+            parent = nodes[-1] if nodes else namespace.root
+            cache.settle_tail(namespace, parent, tokens[full * size :], self._held(blocks, full, full + 1)[0])
 
-    def _held(self, blocks: SequenceBlocks, column: int) -> list[int]:
-        return [
-            table.item(blocks.row, column) if column >= start else NONE
-            for table, start in zip(self.tables, blocks.starts, strict=True)
-        ]
+    def _use(self, blocks: SequenceBlocks, column: int, held: Held, node: int) -> None:
+        """Have a sequence use the blocks of a node instead of its own."""
+        for group, block in enumerate(held):
+            shared = self.cache.index.blocks[group][node]
+            if block != shared and block != NONE:
+                self._hold(group, [shared])
+                self.tables[group][blocks.row, column] = shared
+                self._drop(group, [block])
+
+    def _held(self, blocks: SequenceBlocks, first: int, end: int) -> list[Held]:
+        """The memory of its columns `first` to `end` - 1."""
+        groups = [table[blocks.row, first:end].tolist() for table in self.tables]
+        for group in self._windowed:
+            for column in range(first, min(blocks.starts[group], end)):
+                groups[group][column - first] = NONE
+        return list(zip(*groups, strict=True))
 
     def truncate(self, blocks: SequenceBlocks, length: int) -> None:
         """Shrink `blocks` to `length` tokens and give back what lies beyond; the inverse of append."""
         keep = min(blocks.count, self.blocks_for(length))
         for group in self.cache.release_order:
             first = max(keep, blocks.starts[group])
-            for block in self.tables[group][blocks.row, first : blocks.count][::-1].tolist():
-                self._drop(group, block)
+            self._drop(group, self.tables[group][blocks.row, first : blocks.count][::-1].tolist())
         blocks.count = keep
         blocks.length = min(blocks.length, length)
         blocks.writable = min(blocks.writable, keep * self.block_size)
@@ -305,19 +308,37 @@ class BlockManager:
         self._rows.append(blocks.row)
 
     def _take(self, group: int, count: int) -> list[int]:
+        """Free blocks of a group, evicted first if need be; the caller has checked that there are as many."""
         pool = self.pools[group]
-        while pool.free < count:
-            self.cache.evict(group)
-        return [pool.take() for _ in range(count)]
+        if pool.free < count:
+            self.cache.evict(group, count - pool.free)
+        return pool.take(count)
 
-    def _hold(self, group: int, block: int) -> None:
-        references = self.pools[group].references
-        if not references[block]:
-            self.cache.revive(group, block)
-        references[block] += 1
+    def _hold(self, group: int, held: list[int]) -> None:
+        """One reference more to each block of a group."""
+        references, node_of = self.pools[group].references, self.cache.node_of[group]
+        idle = []
+        for block in held:
+            if not references[block]:
+                idle.append(node_of[block])
+            references[block] += 1
+        if idle:
+            self.cache.revive(group, idle)
 
-    def _drop(self, group: int, block: int) -> None:
-        pool = self.pools[group]
-        pool.references[block] -= 1
-        if not pool.references[block] and not self.cache.retain(group, block):
-            pool.give_back(block)
+    def _drop(self, group: int, held: list[int]) -> None:
+        """One reference less to each block of a sequence; those without any are then cached, or free."""
+        pool, node_of = self.pools[group], self.cache.node_of[group]
+        references = pool.references
+        free, idle = [], []
+        for block in held:
+            references[block] -= 1
+            if not references[block]:
+                node = node_of[block]
+                if node == NONE:
+                    free.append(block)
+                else:
+                    idle.append(node)
+        if free:
+            pool.give_back(free)
+        if idle:
+            self.cache.retain(group, idle)

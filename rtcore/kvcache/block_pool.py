@@ -27,22 +27,26 @@ class BlockPool:
         self._fresh = 0
         self._memory = bytearray(count)
 
-    def take(self) -> int:
-        """A free block, now with one reference. The caller has checked that there is one."""
-        if self._returned:
-            block = self._returned.pop()
-        else:
-            block = self._fresh
-            self._fresh += 1
-        self.references[block] = 1
-        self._memory[block] = _WRITTEN
-        self.free -= 1
-        return block
+    def take(self, count: int) -> list[int]:
+        """Free blocks, now with one reference each. The caller has checked that there are as many."""
+        returned = self._returned
+        used = min(count, len(returned))
+        blocks = returned[len(returned) - used :][::-1]
+        del returned[len(returned) - used :]
+        if used < count:
+            blocks += range(self._fresh, self._fresh + count - used)
+            self._fresh += count - used
+        references, memory = self.references, self._memory
+        for block in blocks:
+            references[block] = 1
+            memory[block] = _WRITTEN
+        self.free -= count
+        return blocks
 
-    def give_back(self, block: int) -> None:
-        """Make a block without references free."""
-        self._returned.append(block)
-        self.free += 1
+    def give_back(self, blocks: list[int]) -> None:
+        """Make blocks without references free."""
+        self._returned += blocks
+        self.free += len(blocks)
 
     def free_list(self) -> list[int]:
         """All free blocks, in no particular order."""

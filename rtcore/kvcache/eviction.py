@@ -32,23 +32,33 @@ class EvictionOrder:
     def __contains__(self, node: int) -> bool:
         return self._lists.list_of(node) >= 0
 
-    def add(self, node: int, protect: bool) -> int:
-        """Put a node at the young end; returns the node that lost its protection for it, -1 for none."""
-        self._lists.append(_PROTECTED if protect else _PROBATION, node)
-        if not protect or self._lists.size(_PROTECTED) <= self._share * len(self):
-            return -1
-        demoted = self._lists.first(_PROTECTED)
-        self._lists.remove(demoted)
-        self._lists.append(_PROBATION, demoted)
-        return demoted
+    def add(self, nodes: list[int], hits: bytearray) -> None:
+        """Put nodes at the young end, leaves first. hits[node]: how often each was hit; set to 0 for nodes that
+        lose their protection for them."""
+        lists = self._lists
+        hit = [node for node in nodes if hits[node]]
+        if not hit:
+            lists.extend(_PROBATION, nodes)
+            return
+        lists.extend(_PROBATION, [node for node in nodes if not hits[node]])
+        lists.extend(_PROTECTED, hit)
+        excess = lists.size(_PROTECTED) - int(self._share * len(self))
+        if excess > 0:
+            demoted = lists.oldest(_PROTECTED, excess)
+            lists.remove(demoted)
+            lists.extend(_PROBATION, demoted)
+            for node in demoted:
+                hits[node] = 0
 
-    def remove(self, node: int) -> None:
-        self._lists.remove(node)
+    def remove(self, nodes: list[int]) -> None:
+        self._lists.remove(nodes)
 
-    def first(self) -> int:
-        """The node to evict first, -1 when there is none."""
-        node = self._lists.first(_PROBATION)
-        return node if node >= 0 else self._lists.first(_PROTECTED)
+    def oldest(self, count: int) -> list[int]:
+        """The `count` nodes to evict first, in order; all nodes when there are fewer."""
+        nodes = self._lists.oldest(_PROBATION, count)
+        if len(nodes) < count:
+            nodes += self._lists.oldest(_PROTECTED, count - len(nodes))
+        return nodes
 
     def nodes(self) -> list[int]:
         """All nodes, the first to go first."""

@@ -55,10 +55,19 @@ class HashChain:
 
     def block(self, tokens: Int64, index: int) -> bytes:
         """The digest of full block `index`; tokens int64 [>= (index + 1) * block_size] are the sequence's."""
-        while len(self._digests) <= index:
-            begin = len(self._digests) * self.block_size
-            self._digests.append(self._link(tokens[begin : begin + self.block_size]))
-        return self._digests[index]
+        return self.blocks(tokens, index, index + 1)[0]
+
+    def blocks(self, tokens: Int64, first: int, end: int) -> list[bytes]:
+        """The digests of full blocks `first` to `end` - 1; tokens int64 [>= end * block_size]."""
+        digests = self._digests
+        if len(digests) < end:
+            data = tokens[len(digests) * self.block_size : end * self.block_size].tobytes()
+            width = len(data) // (end - len(digests))
+            link = digests[-1] if digests else self._root
+            for begin in range(0, len(data), width):
+                link = self._digest(b"block;" + link + data[begin : begin + width])
+                digests.append(link)
+        return digests[first:end]
 
     def piece(self, tokens: Int64, index: int) -> bytes:
         """The digest of block `index` as far as `tokens` reach into it, which is all of it or its beginning."""
@@ -68,7 +77,3 @@ class HashChain:
             self.block(tokens, index - 1)
         parent = self._digests[index - 1] if index else self._root
         return self._digest(b"piece;" + parent + tokens[index * self.block_size :].tobytes())
-
-    def _link(self, tokens: Int64) -> bytes:
-        parent = self._digests[-1] if self._digests else self._root
-        return self._digest(b"block;" + parent + tokens.tobytes())

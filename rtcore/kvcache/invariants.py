@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from ops.errors import EngineError
-from rtcore.kvcache.block_manager import BlockManager, SequenceBlocks
+from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.prefix_index import NONE
+from rtcore.kvcache.sequence_blocks import SequenceBlocks
 
 
 def check_blocks(manager: BlockManager, owners: Iterable[SequenceBlocks]) -> None:
@@ -72,7 +73,11 @@ def _check_nodes(manager: BlockManager, owners: list[SequenceBlocks]) -> None:
     users: dict[int, int] = {}
     for node in nodes:
         root = index.namespace(node).root
-        users[root] = users.get(root, 0) + 1
+        parent = index.parent[node]
+        if parent < 0:
+            users[root] = users.get(root, 0) + 1
+        if (index.namespace(parent).root if parent >= 0 else parent) != root:
+            raise EngineError(f"Node {node} is in another namespace than the one that it follows.")
     for blocks in owners:
         users[blocks.namespace.root] = users.get(blocks.namespace.root, 0) + 1
         if len(blocks.nodes) > blocks.length // manager.block_size:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _ABSENT = -1
 
 
 class LinkedLists:
-    """Lists of the items 0 to capacity - 1; an item is in one list at most. Every operation takes constant time.
+    """Lists of the items 0 to capacity - 1; an item is in one list at most. Every operation takes constant time
+    for each item that it moves.
 
     The links lie in flat arrays: a million items cost 12 MB, and nothing for the garbage collector to visit.
     """
@@ -44,29 +45,42 @@ class LinkedLists:
         item = self._next[self._capacity + which]
         return item if item < self._capacity else _ABSENT
 
-    def append(self, which: int, item: int) -> None:
-        """Put an item that is in no list at the end of one."""
-        sentinel = self._capacity + which
-        following, previous = self._next, self._previous
-        last = previous[sentinel]
-        following[last] = item
-        previous[item] = last
-        following[item] = sentinel
-        previous[sentinel] = item
-        self._list[item] = which
-        self._sizes[which] += 1
+    def oldest(self, which: int, count: int) -> list[int]:
+        """The `count` items that were appended first, in order; all items when there are fewer."""
+        following, capacity = self._next, self._capacity
+        found: list[int] = []
+        item = following[capacity + which]
+        while len(found) < count and item < capacity:
+            found.append(item)
+            item = following[item]
+        return found
 
-    def remove(self, item: int) -> None:
-        """Take an item out of its list; nothing happens when it is in none."""
-        which = self._list[item]
-        if which == _ABSENT:
-            return
-        following, previous = self._next, self._previous
-        before, after = previous[item], following[item]
-        following[before] = after
-        previous[after] = before
-        self._list[item] = _ABSENT
-        self._sizes[which] -= 1
+    def extend(self, which: int, items: list[int]) -> None:
+        """Put items that are in no list at the end of one, in their order."""
+        sentinel = self._capacity + which
+        following, previous, lists = self._next, self._previous, self._list
+        last = previous[sentinel]
+        for item in items:
+            following[last] = item
+            previous[item] = last
+            lists[item] = which
+            last = item
+        following[last] = sentinel
+        previous[sentinel] = last
+        self._sizes[which] += len(items)
+
+    def remove(self, items: Iterable[int]) -> None:
+        """Take items out of their lists; nothing happens to those that are in none."""
+        following, previous, lists, sizes = self._next, self._previous, self._list, self._sizes
+        for item in items:
+            which = lists[item]
+            if which == _ABSENT:
+                continue
+            before, after = previous[item], following[item]
+            following[before] = after
+            previous[after] = before
+            lists[item] = _ABSENT
+            sizes[which] -= 1
 
     def items(self, which: int) -> Iterator[int]:
         """The items of a list in order; the list must not change meanwhile."""

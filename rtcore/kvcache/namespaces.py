@@ -13,7 +13,8 @@ class Namespace:
     """The chains of one cache key.
 
     root: stands for the start of the chains where a node's parent would, below -1. idle: number of the list of
-    its nodes that no sequence uses, the one used longest ago first. users: nodes and sequences that need it.
+    its nodes that no sequence uses, the one used longest ago first. users: sequences and first nodes of chains that
+    need it.
     """
 
     key: CacheKey
@@ -23,20 +24,20 @@ class Namespace:
 
 
 class Namespaces:
-    """Namespaces by key and by root. One that nobody needs is forgotten, and its number used again."""
+    """Namespaces by key and by root. One that nobody needs is forgotten, and its number used again.
+
+    by_root: all that are in use, and those that wait for another key.
+    """
 
     def __init__(self, idle: LinkedLists) -> None:
         """idle: where each namespace gets a list."""
         self._idle = idle
         self._by_key: dict[CacheKey, Namespace] = {}
-        self._by_root: dict[int, Namespace] = {}
+        self.by_root: dict[int, Namespace] = {}
         self._spare: list[Namespace] = []
 
     def find(self, key: CacheKey) -> Namespace | None:
         return self._by_key.get(key)
-
-    def of(self, root: int) -> Namespace:
-        return self._by_root[root]
 
     def all(self) -> list[Namespace]:
         return list(self._by_key.values())
@@ -49,8 +50,8 @@ class Namespaces:
                 namespace = self._spare.pop()
                 namespace.key = key
             else:
-                namespace = Namespace(key, -2 - len(self._by_root), self._idle.new())
-                self._by_root[namespace.root] = namespace
+                namespace = Namespace(key, -2 - len(self.by_root), self._idle.new())
+                self.by_root[namespace.root] = namespace
             self._by_key[key] = namespace
         namespace.users += 1
         return namespace

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ops.errors import EngineError
 from rtcore.executor.base import Int64
 from rtcore.kvcache.block_pool import BlockPool
 from rtcore.kvcache.counters import CacheCounters
@@ -16,6 +16,9 @@ from rtcore.kvcache.linked import LinkedLists
 from rtcore.kvcache.namespaces import Namespace, Namespaces
 from rtcore.kvcache.policy import CachePolicy
 from rtcore.kvcache.prefix_index import NONE, PrefixIndex
+
+Held = tuple[int, ...]
+"""The memory of one column of a sequence: a block of every group, NONE where that was given back."""
 
 
 @dataclass(slots=True)
@@ -89,7 +92,8 @@ class PrefixCache:
             parent = node
         del nodes[index.confirmed(nodes, tokens) :]
         parent = nodes[-1] if nodes else namespace.root
-        rest = tokens[len(nodes) * size : (len(nodes) + 1) * size]
+        # A whole block is found by its digest or not at all: a tail ends before its block does.
+        rest = tokens[len(nodes) * size : (len(nodes) + 1) * size - 1]
         tail = index.beginning(parent, int(rest[0])) if len(rest) else NONE
         common = index.common(tail, rest) if tail != NONE else 0
         match = Match(nodes, tail, common, len(nodes) * size + common)
@@ -125,31 +129,60 @@ class PrefixCache:
             return 0
         return max(0, min((computed - window + 1) // self._block_size, computed // self._block_size - 1))
 
-    def settle(self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes, held: list[int]) -> int:
-        """The node of a full block whose memory is `held`, one block a group, NONE where it was given back.
+    def settle(
+        self,
+        namespace: Namespace,
+        nodes: list[int],
+        pieces: Int64,
+        digests: list[bytes],
+        held: list[Held],
+        begin: int,
+    ) -> int:
+        """Add the nodes of consecutive full blocks, from number `begin` on, to the chain `nodes`; returns how many.
 
-        It may be an older node of the same tokens: then its blocks are to be used instead. NONE when the block
-        cannot be cached, because another has its digest or there is no room for a node.
+        pieces: int64 [blocks, block_size], their tokens. held: the memory of each. Ends before a block that cannot
+        be cached: there is no room for a node, or one with its digest is there already; `join` says whether that
+        one can be used instead.
         """
         index = self.index
-        own = self._own(held)
+        parent = nodes[-1] if nodes else namespace.root
+        for place in range(begin, len(digests)):
+            digest = digests[place]
+            if index.find(digest) != NONE:
+                return place - begin
+            node = self._own(held[place])
+            if node != NONE:
+                index.extend(node, pieces[place], digest)
+            else:
+                node = self._insert(namespace, parent, pieces[place], digest, held[place])
+                if node == NONE:
+                    return place - begin
+            nodes.append(node)
+            parent = node
+        return len(digests) - begin
+
+    def join(self, parent: int, tokens: Int64, digest: bytes, held: Held) -> int:
+        """The older node of the same tokens, whose blocks are to be used instead of those that are `held`.
+
+        NONE if there is none, which can be because another block has the digest.
+        """
+        index = self.index
         found = index.find(digest)
         if found == NONE:
-            if own != NONE:
-                index.extend(own, tokens, digest)
-                return own
-            return self._insert(namespace, parent, tokens, digest, held)
+            return NONE
         if not index.holds(found, parent, tokens):
             self.counters.collisions += 1
             return NONE
+        own = self._own(held)
         if own != NONE:
             self._disown(own)
         for group, block in enumerate(held):
             if block != NONE and index.blocks[group][found] == NONE:
-                self._bind(group, found, block)
+                index.blocks[group][found] = block
+                self.node_of[group][block] = found
         return found
 
-    def settle_tail(self, namespace: Namespace, parent: int, tokens: Int64, held: list[int]) -> None:
+    def settle_tail(self, namespace: Namespace, parent: int, tokens: Int64, held: Held) -> None:
         """Make the beginning of a block that is not full yet known, unless an equal or longer one is."""
         index = self.index
         own = self._own(held)
@@ -162,30 +195,28 @@ class PrefixCache:
             if index.common(rival, tokens) == len(tokens):
                 return
             if index.filled[rival] < self._block_size and rival in self._order:
-                self._remove(rival, "replaced")
+                self._remove([rival], "replaced")
         self._insert(namespace, parent, tokens, None, held)
 
-    def _own(self, held: list[int]) -> int:
+    def _own(self, held: Held) -> int:
         """The node that the blocks already belong to."""
         for group, block in enumerate(held):
-            if block != NONE and self.node_of[group][block] != NONE:
-                return self.node_of[group][block]
+            if block != NONE:
+                node = self.node_of[group][block]
+                if node != NONE:
+                    return node
         return NONE
 
-    def _insert(
-        self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes | None, held: list[int]
-    ) -> int:
-        if not self.index.room:
-            return NONE
+    def _insert(self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes | None, held: Held) -> int:
+        """A new node with the blocks `held`, NONE if there is no room for it."""
         node = self.index.insert(namespace, parent, tokens, digest)
+        if node == NONE:
+            return NONE
         for group, block in enumerate(held):
             if block != NONE:
-                self._bind(group, node, block)
+                self.index.blocks[group][node] = block
+                self.node_of[group][block] = node
         return node
-
-    def _bind(self, group: int, node: int, block: int) -> None:
-        self.index.blocks[group][node] = block
-        self.node_of[group][block] = node
 
     def _unbind(self, group: int, node: int) -> int:
         """Take a node's block of a group from it; returns the block, NONE if it had none."""
@@ -200,47 +231,43 @@ class PrefixCache:
         for group, pool in enumerate(self._pools):
             block = self._unbind(group, node)
             if block != NONE and not pool.references[block]:
-                self._window_idle[group].remove(node)
-                pool.give_back(block)
-        self.index.remove(node)
+                self._window_idle[group].remove([node])
+                pool.give_back([block])
+        self.index.remove([node])
 
-    def retain(self, group: int, block: int) -> bool:
-        """Keep a block that lost its last reference, if it is cached."""
-        node = self.node_of[group][block]
-        if node == NONE:
-            return False
+    def retain(self, group: int, nodes: list[int]) -> None:
+        """Keep the blocks of nodes of one chain, leaves first, that lost their last reference."""
         index = self.index
+        if group == self._anchor or self._anchor == NONE:
+            now, last_use = self._clock(), index.last_use
+            for node in nodes:
+                last_use[node] = now
         if group == self._anchor:
-            index.last_use[node] = self._clock()
-            demoted = self._order.add(node, index.hits[node] > 0)
-            if demoted != NONE:
-                index.hits[demoted] = 0
-            idle = index.namespace(node).idle
-            self._idle.append(idle, node)
-            if self._idle.size(idle) > self._quota:
-                self._remove(self._idle.first(idle), "quota")
+            self._order.add(nodes, index.hits)
+            idle = index.namespace(nodes[0]).idle
+            self._idle.extend(idle, nodes)
+            excess = math.ceil(self._idle.size(idle) - self._quota)
+            if excess > 0:
+                self._remove(self._idle.oldest(idle, excess), "quota")
         elif group in self._window_idle:
-            if self._anchor == NONE:
-                index.last_use[node] = self._clock()
-            self._window_idle[group].append(0, node)
-        return True
+            self._window_idle[group].extend(0, nodes)
 
-    def revive(self, group: int, block: int) -> None:
-        """A cached block without references gets one."""
-        node = self.node_of[group][block]
+    def revive(self, group: int, nodes: list[int]) -> None:
+        """Blocks of nodes, which had no references, get one."""
         if group == self._anchor:
-            self._order.remove(node)
-            self._idle.remove(node)
+            self._order.remove(nodes)
+            self._idle.remove(nodes)
         elif group in self._window_idle:
-            self._window_idle[group].remove(node)
+            self._window_idle[group].remove(nodes)
 
-    def evict(self, group: int) -> None:
-        """Free at least one block of a group; the caller has checked that one is evictable."""
+    def evict(self, group: int, count: int) -> None:
+        """Free `count` blocks of a group; the caller has checked that as many are evictable."""
         idle = self._window_idle.get(group)
         if idle is None:
-            self._remove(self._order.first(), "capacity")
+            self._remove(self._order.oldest(count), "capacity")
         else:
-            self._lose(group, idle.first(0), "capacity")
+            for node in idle.oldest(0, count):
+                self._lose(group, node, "capacity")
 
     def expire(self) -> None:
         """Free what nobody used for the time to live."""
@@ -248,7 +275,7 @@ class PrefixCache:
         last_use = self.index.last_use
         for namespace in self.namespaces.all():
             while (node := self._idle.first(namespace.idle)) != NONE and last_use[node] < limit:
-                self._remove(node, "expired")
+                self._remove([node], "expired")
         if self._anchor == NONE:
             for group, idle in self._window_idle.items():
                 while (node := idle.first(0)) != NONE and last_use[node] < limit:
@@ -256,27 +283,29 @@ class PrefixCache:
 
     def _lose(self, group: int, node: int, cause: str) -> None:
         """Free a node's idle block of a group with a window; without any block left, chains end before it."""
-        self._window_idle[group].remove(node)
-        self._pools[group].give_back(self._unbind(group, node))
+        self._window_idle[group].remove([node])
+        self._pools[group].give_back([self._unbind(group, node)])
         self.counters.evictions[cause] += 1
         index = self.index
         while node >= 0 and not index.children[node] and all(column[node] == NONE for column in index.blocks):
             parent = index.parent[node]
-            index.remove(node)
+            index.remove([node])
             node = parent
 
-    def _remove(self, node: int, cause: str) -> None:
-        """Free all blocks of an idle node and forget it."""
-        index = self.index
-        if index.children[node]:
-            raise EngineError("A cached block would go before those that follow it.")
-        self._order.remove(node)
-        self._idle.remove(node)
+    def _remove(self, nodes: list[int], cause: str) -> None:
+        """Free all blocks of idle nodes, leaves first, and forget them."""
+        self._order.remove(nodes)
+        self._idle.remove(nodes)
         for group, pool in enumerate(self._pools):
-            block = self._unbind(group, node)
-            if block != NONE:
-                if self._windows[group]:
-                    self._window_idle[group].remove(node)
-                pool.give_back(block)
-        index.remove(node)
-        self.counters.evictions[cause] += 1
+            column, node_of = self.index.blocks[group], self.node_of[group]
+            freed = []
+            for node in nodes:
+                block = column[node]
+                if block != NONE:
+                    column[node] = node_of[block] = NONE
+                    freed.append(block)
+            if group in self._window_idle:
+                self._window_idle[group].remove(nodes)
+            pool.give_back(freed)
+        self.index.remove(nodes)
+        self.counters.evictions[cause] += len(nodes)

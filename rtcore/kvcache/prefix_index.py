@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 
 import numpy as np
 
+from ops.errors import EngineError
 from rtcore.executor.base import Int64
 from rtcore.kvcache.namespaces import Namespace, Namespaces
 
@@ -19,7 +21,7 @@ class PrefixIndex:
     A node with `block_size` tokens is full and found by the digest of its chain; one with fewer is the
     beginning of a block and found by its parent and its first token, as full ones are too, the newest of them.
     blocks[g][node] is its block of cache group g, NONE where that was given back. All columns are flat
-    arrays, so that a million nodes mean no million objects.
+    arrays, so that a million nodes mean no million objects; a node without tokens is none, whatever else is there.
     """
 
     def __init__(self, capacity: int, block_size: int, groups: int, namespaces: Namespaces) -> None:
@@ -28,9 +30,9 @@ class PrefixIndex:
         self._fresh = 0
         self._capacity = capacity
         self._by_digest: dict[bytes, int] = {}
+        # By parent << 32 | first token.
         self._by_first: dict[int, int] = {}
         self._digest: list[bytes | None] = []
-        self._first_key = array("q", [0]) * capacity
         self._tokens = np.zeros((capacity, block_size), np.int32)
         self._namespaces = namespaces
         self.parent = array("i", [NONE]) * capacity
@@ -44,13 +46,8 @@ class PrefixIndex:
     def __len__(self) -> int:
         return self._fresh - len(self._unused)
 
-    @property
-    def room(self) -> bool:
-        """Whether another node can be inserted."""
-        return bool(self._unused) or self._fresh < self._capacity
-
     def namespace(self, node: int) -> Namespace:
-        return self._namespaces.of(self._root[node])
+        return self._namespaces.by_root[self._root[node]]
 
     def find(self, digest: bytes) -> int:
         """The full node of a digest, NONE if there is none. Its tokens may differ: see `holds`."""
@@ -76,27 +73,27 @@ class PrefixIndex:
 
     def beginning(self, parent: int, first: int) -> int:
         """The newest node that follows `parent` and begins with token `first`, NONE if there is none."""
-        return self._by_first.get(_first_key(parent, first), NONE)
+        return self._by_first.get((parent << 32) | first, NONE)
 
     def insert(self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes | None) -> int:
-        """A new node without blocks; it is full exactly if there is a digest. The caller has checked `room`."""
-        node = self._unused.pop() if self._unused else self._fresh
-        if node == self._fresh:
+        """A new node without blocks; it is full exactly if there is a digest. NONE if there is no room for it."""
+        if self._unused:
+            node = self._unused.pop()
+        elif self._fresh == self._capacity:
+            return NONE
+        else:
+            node = self._fresh
             self._fresh += 1
             self._digest.append(None)
         self.parent[node] = parent
         self._root[node] = namespace.root
-        self.children[node] = self.hits[node] = 0
+        self.hits[node] = 0
         if parent >= 0:
             self.children[parent] += 1
-        namespace.users += 1
-        self._tokens[node, : len(tokens)] = tokens
-        self.filled[node] = len(tokens)
-        self._digest[node] = digest
-        if digest is not None:
-            self._by_digest[digest] = node
-        key = self._first_key[node] = _first_key(parent, tokens.item(0))
-        self._by_first[key] = node
+        else:
+            namespace.users += 1
+        self.extend(node, tokens, digest)
+        self._by_first[(parent << 32) | tokens.item(0)] = node
         return node
 
     def extend(self, node: int, tokens: Int64, digest: bytes | None) -> None:
@@ -107,31 +104,33 @@ class PrefixIndex:
         if digest is not None:
             self._by_digest[digest] = node
 
-    def hit(self, node: int) -> None:
-        if self.hits[node] < _MAX_HITS:
-            self.hits[node] += 1
+    def hit(self, nodes: Iterable[int]) -> None:
+        hits = self.hits
+        for node in nodes:
+            if hits[node] < _MAX_HITS:
+                hits[node] += 1
 
-    def remove(self, node: int) -> None:
-        """Forget a node without children; its parent has one child less."""
-        digest = self._digest[node]
-        if digest is not None:
-            del self._by_digest[digest]
-            self._digest[node] = None
-        parent = self.parent[node]
-        key = self._first_key[node]
-        if self._by_first.get(key) == node:
-            del self._by_first[key]
-        if parent >= 0:
-            self.children[parent] -= 1
-        self._namespaces.leave(self.namespace(node))
-        self.filled[node] = 0
-        self.parent[node] = self._root[node] = NONE
-        self._unused.append(node)
+    def remove(self, nodes: list[int]) -> None:
+        """Forget nodes, each after all that follow it; the parents have as many children less."""
+        digests, by_digest, by_first = self._digest, self._by_digest, self._by_first
+        parents, children, filled, tokens = self.parent, self.children, self.filled, self._tokens
+        for node in nodes:
+            if children[node]:
+                raise EngineError("A cached block would go before those that follow it.")
+            digest = digests[node]
+            if digest is not None:
+                del by_digest[digest]
+            parent = parents[node]
+            key = (parent << 32) | tokens.item(node, 0)
+            if by_first.get(key) == node:
+                del by_first[key]
+            if parent >= 0:
+                children[parent] -= 1
+            else:
+                self._namespaces.leave(self._namespaces.by_root[parent])
+            filled[node] = 0
+        self._unused += nodes
 
     def nodes(self) -> list[int]:
         """All nodes."""
         return [node for node in range(self._fresh) if self.filled[node]]
-
-
-def _first_key(parent: int, first: int) -> int:
-    return (parent << 32) | first

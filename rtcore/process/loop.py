@@ -41,7 +41,7 @@ class EngineSocket:
 
     def receive(self, timeout_ms: int) -> list[ToEngine]:
         """All messages that are there, after waiting up to `timeout_ms` for the first."""
-        if not self._socket.poll(timeout_ms):
+        if timeout_ms and not self._socket.poll(timeout_ms):
             return []
         received: list[ToEngine] = []
         while True:

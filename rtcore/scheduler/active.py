@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from ops.errors import EngineError
 from rtcore.config import EngineConfig
-from rtcore.kvcache.block_manager import BlockManager, SequenceBlocks
+from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.invariants import check_blocks
+from rtcore.kvcache.sequence_blocks import SequenceBlocks
 from rtcore.scheduler.base import ScheduledStep, Work
 from rtcore.scheduler.fairness import TenantAccounts
 from rtcore.scheduler.lanes import Lane
@@ -89,15 +90,15 @@ class ActiveSet:
         """The works ran: their tokens are in the cache."""
         size = self._blocks.block_size
         for work in works:
-            sequence = work.sequence
-            tokens = work.tokens - len(work.drafts) + work.accepted
+            sequence, tokens = work.sequence, work.tokens
+            if work.drafts:
+                tokens += work.accepted - len(work.drafts)
             sequence.computed = computed = sequence.computed + tokens
-            decoded = tokens == 1 or bool(work.drafts)
-            if computed % size >= tokens and decoded and sequence.frontier is None:
-                continue
-            prefilled = not decoded or sequence.frontier is not None
+            if tokens == 1 and computed % size and sequence.frontier is None:
+                continue  # It decoded, and no block became full.
+            prefilled = not (tokens == 1 or work.drafts) or sequence.frontier is not None
             complete = computed == sequence.length
-            self._blocks.commit(held(sequence), sequence.tokens[: sequence.computed], tail=prefilled and complete)
+            self._blocks.commit(held(sequence), sequence.tokens[:computed], tail=prefilled and complete)
             self._charge(sequence)
             if sequence.saved is not None:
                 self.unsave(sequence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rtcore.kvcache.block_manager import BlockCopy
+from rtcore.kvcache.sequence_blocks import BlockCopy
 from rtcore.sequence import Sequence
 
 

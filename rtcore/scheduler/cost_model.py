@@ -16,7 +16,7 @@ TILE = 32
 
 class CostModel:
     """seconds = a + b * tokens + c * attended, where `attended` sums over the step's tokens how many tokens each
-    attends to.
+    attends to. base, per_token, per_attended: a, b and c as they are believed now, in seconds.
 
     Fitted by recursive least squares with exponential forgetting (Haykin, "Adaptive Filter Theory", chapter
     on RLS). The residual is taken relative to the prediction, so that long and short steps weigh alike, and
@@ -30,21 +30,7 @@ class CostModel:
         self._covariance = (_FIRST_COVARIANCE, 0.0, 0.0, _FIRST_COVARIANCE, 0.0, _FIRST_COVARIANCE)
         """The upper triangle of the symmetric matrix, row by row."""
         self.observed = 0
-
-    @property
-    def base(self) -> float:
-        """a: seconds of a step however small."""
-        return max(0.0, self._weights[0]) * self._scale[0]
-
-    @property
-    def per_token(self) -> float:
-        """b: seconds a token."""
-        return max(1e-3, self._weights[1]) * self._scale[1]
-
-    @property
-    def per_attended(self) -> float:
-        """c: seconds for each token that a token attends to."""
-        return max(0.0, self._weights[2]) * self._scale[2]
+        self.base, self.per_token, self.per_attended = base, per_token, per_attended
 
     def predict(self, tokens: float, attended: float) -> float:
         """Seconds of a step."""
@@ -85,7 +71,10 @@ class CostModel:
         gain = 1 / (_FORGETTING + x * u + y * v + z * w)
         a, b, c = self._weights
         step = gain * (seconds * weight - a * x - b * y - c * z)
-        self._weights = (a + u * step, b + v * step, c + w * step)
+        self._weights = a, b, c = (a + u * step, b + v * step, c + w * step)
+        self.base = max(0.0, a) * self._scale[0]
+        self.per_token = max(1e-3, b) * self._scale[1]
+        self.per_attended = max(0.0, c) * self._scale[2]
         # Directions that no step excites would grow for ever under forgetting, and the next one to do so would
         # then throw the fit far off.
         grow = 1 / _FORGETTING if max(xx, yy, zz) < _LARGEST_COVARIANCE else 1.0

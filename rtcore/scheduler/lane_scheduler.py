@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from rtcore.config import EngineConfig
 from rtcore.decoding.speculation.base import Proposer
 from rtcore.kvcache.block_manager import BlockManager
+from rtcore.kvcache.sequence_blocks import SequenceBlocks
 from rtcore.request import EngineRequest
 from rtcore.scheduler.active import ActiveSet
 from rtcore.scheduler.base import ScheduledStep, Work
@@ -136,14 +137,14 @@ class LaneScheduler:
             return step
         decodes, prefilling = self._decode(step)
         self._decode_load = (len(decodes), step.attended)
-        plan = StepPlan(step, self._new_budget(len(decodes), step.attended), now)
-        self._prefill(plan, prefilling)
+        plan = StepPlan(step, self._new_budget(len(decodes), step.attended), now, prefilling)
+        self._prefill(plan)
         if self._drafting is not None and not step.preempted:
             self._drafting.add(decodes, step, plan.budget.tokens, len(self._active.running))
-        works = decodes + plan.chunks
-        step.works = [work for work in works if work.tokens == 1]
-        if len(step.works) < len(works):
-            step.works += [work for work in works if work.tokens > 1]
+        # Without drafts every decode has one token, so only the few chunks need to be looked at.
+        single, mixed = (decodes, plan.chunks) if self._drafting is None else ([], decodes + plan.chunks)
+        step.works = single + [work for work in mixed if work.tokens == 1]
+        step.works += [work for work in mixed if work.tokens > 1]
         if not step.works and len(self._active.running) > 1:
             self._active.preempt(self._active.least_important(), step)
         step.copies = self._blocks.take_copies()
@@ -193,26 +194,32 @@ class LaneScheduler:
                 growing.append(sequence)
         step.attended = attended
         if growing:
-            while growing and min(self._blocks.free_blocks) < len(growing):
+            while not self._blocks.can_add_blocks(len(growing)):
                 victim = self._active.least_important()
                 self._active.preempt(victim, step)
                 works = [work for work in works if work.sequence is not victim]
                 growing = [sequence for sequence in growing if sequence is not victim]
                 prefilling = [sequence for sequence in prefilling if sequence is not victim]
+            whole: list[SequenceBlocks] = []
             for sequence in growing:
-                self._blocks.append(held(sequence), sequence.length, sequence.computed)
+                blocks = held(sequence)
+                if blocks.writable < blocks.length:
+                    self._blocks.append(blocks, sequence.length, sequence.computed)
+                else:
+                    whole.append(blocks)
+            self._blocks.add_blocks(whole)
             if step.preempted:
                 step.attended = sum(work.sequence.length for work in works)
         return works, prefilling
 
-    def _prefill(self, plan: StepPlan, prefilling: list[Sequence]) -> None:
+    def _prefill(self, plan: StepPlan) -> None:
         """Share what the decode rows left of the step among the lanes.
 
         As long as sequences of the short lane decode, prompts of the long lane get their share of the target
         and no more: they would fill every step to the target, for as long as a long prompt takes.
         """
-        short = [sequence for sequence in prefilling if not sequence.long]
-        long = [sequence for sequence in prefilling if sequence.long]
+        short = [sequence for sequence in plan.prefilling if not sequence.long]
+        long = [sequence for sequence in plan.prefilling if sequence.long]
         budget = plan.budget
         if not (long or len(self._long.waiting)):
             self._fill(plan, self._short, short, budget.seconds)
@@ -250,12 +257,12 @@ class LaneScheduler:
         return self._drafting is None and min(self._blocks.free_blocks) >= growing
 
     def observe(self, works: list[Work], seconds: float) -> None:
-        """Learn from works that ran together, before they are committed."""
-        tokens, context = 0, 0.0
-        for work in works:
+        """Learn from works that ran together, those of one token first, before they are committed."""
+        before = [work.sequence.computed for work in works if work.tokens == 1]
+        tokens, context = len(before), float(sum(before) + len(before))
+        for work in works[tokens:]:
             tokens += work.tokens
-            begin = work.sequence.computed
-            context += attended(begin, work.tokens) if work.tokens > 1 else begin + 1
+            context += attended(work.sequence.computed, work.tokens)
         self.model.observe(tokens, context, seconds)
 
     def commit(self, works: list[Work]) -> None:

@@ -17,7 +17,8 @@ MAX_SCORED = 64
 class StepPlan:
     """The prefill chunks of a step, and what is left of its time and tokens.
 
-    chunked: sequences that have their chunk. served: whether the short and the long lane have had any. promised:
+    prefilling: running sequences with a prompt to compute, before the step starts any. chunked: sequences that have
+    their chunk. served: whether the short and the long lane have had any. promised:
     blocks of each group that running sequences still need for the prompts they have started; empty until asked.
     scored: tokens of prompts whose log-probabilities the step tells.
     """
@@ -25,6 +26,7 @@ class StepPlan:
     step: ScheduledStep
     budget: StepBudget
     now: float
+    prefilling: list[Sequence]
     chunks: list[Work] = field(default_factory=list)
     chunked: set[Sequence] = field(default_factory=set)
     served: set[bool] = field(default_factory=set)

@@ -51,6 +51,8 @@ class Starter:
 
     def start(self, plan: StepPlan, lane: Lane, seconds: float) -> None:
         """Start waiting sequences of a lane, with `seconds` of the step for all of them."""
+        if len(self._active.running) >= self._max_sequences:
+            return
         while (sequence := lane.waiting.first(plan.now)) is not None:
             exhausted = sequence.long in plan.served and seconds <= 0
             if exhausted or len(self._active.running) >= self._places(plan, lane, sequence):
@@ -108,9 +110,8 @@ class Starter:
     def _promises(self, plan: StepPlan) -> list[int]:
         """Blocks of each group that running sequences still need for the prompts they have started."""
         if not plan.promised:
-            prefilling = [sequence for sequence in self._active.running if sequence.pending > 1]
             plan.promised = [
-                sum(self._blocks.promised(group, s.length, held(s).count, self._chunk) for s in prefilling)
+                sum(self._blocks.promised(group, s.length, held(s).count, self._chunk) for s in plan.prefilling)
                 for group in range(len(self._blocks.pools))
             ]
         return plan.promised

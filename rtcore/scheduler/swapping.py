@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from rtcore.kvcache.block_manager import BlockManager, SequenceBlocks
+from rtcore.kvcache.block_manager import BlockManager
+from rtcore.kvcache.sequence_blocks import SequenceBlocks
 from rtcore.kvcache.swap import SavedBlocks
 from rtcore.scheduler.cost_model import CostModel
 

@@ -27,8 +27,8 @@ class Floors:
 
     @property
     def file_bytes(self) -> int:
-        """All files of the bundle: what a full check reads."""
-        return sum(entry.size for entry in self.manifest.files)
+        """The files that a run of the variant reads, all of which a full check hashes."""
+        return sum(entry.size for entry in self.manifest.used(self.variant.precision, self.variant.target))
 
     def cache_bytes(self, tokens: int) -> int:
         """What `tokens` tokens of one sequence take in the cache; a window bounds what a layer keeps."""

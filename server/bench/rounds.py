@@ -100,7 +100,7 @@ def figures(samples: Samples, sizes: Sizes, floors: Floors) -> list[Figure]:
             "operations / peak, or weights / bandwidth",
         ),
         Figure(
-            "load, all files hashed",
+            "load, its files hashed",
             "s",
             tuple(samples.load),
             floors.load_seconds(),

@@ -141,11 +141,12 @@ def test_a_kernel_that_waits_by_itself_may_start_early(driver: Path) -> None:
         driver,
         """
 device = CudaDevice()
-device.add_kernel(kernel(arguments="PPPIi", constants={"PART": 64, "DEPENDENT": 1})); device.add_kernel(whole())
-device.argmax(device.allocate(4 * 160), device.allocate(64), device.allocate(64), 1, 160)
+device.add_kernel(kernel(constants={"BLOCK": 64, "DEPENDENT": 1}))
+memory = device.allocate(4096)
+device.feed(memory, memory + 1024, memory + 2048, 160)
 """,
     )
-    assert launches == ["argmax_part_entry 1 3 1 128 128 early", "argmax_entry 1 1 1 128 128"]
+    assert launches == ["sample_feed 3 1 1 128 128 early"]
 
 
 def test_arguments_that_do_not_fit_are_refused_with_the_kernels_name(driver: Path) -> None:

@@ -248,6 +248,6 @@ def test_stats_count_tokens() -> None:
 def test_idle_engines_check_themselves_and_notice_a_leak() -> None:
     engine = fake_engine()
     engine.submit(request(1))
-    engine._blocks.pools[0].take()
+    engine._blocks.pools[0].take(1)
     with pytest.raises(EngineError, match="do not add up"):
         drain(engine)

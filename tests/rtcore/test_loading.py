@@ -11,8 +11,9 @@ import pytest
 
 from ops.errors import BundleDamaged, EngineError, NotABundle, ResourceError
 from rtcore import loading, seal
+from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
-from rtcore.manifest import MANIFEST_FILE, FileEntry
+from rtcore.manifest import GOLDEN_FILE, MANIFEST_FILE, FileEntry, Variant
 from tests.rtcore.fakes import fake_manifest
 
 SIZES = {"weights/small.bin": 10, "weights/large.bin": 5000}
@@ -100,3 +101,47 @@ def test_sizes_alone_hash_nothing(bundle: Path) -> None:
         loading.load_engine(bundle, EngineConfig(check="sizes"))
     with pytest.raises(NotABundle):
         loading.load_engine(bundle / "weights", EngineConfig())
+
+
+def test_only_what_the_run_reads_is_hashed(bundle: Path) -> None:
+    """Of two precisions with a shared sample graph and a weight file each; what no variant names is hashed too."""
+    (bundle / "weights/large.bin").rename(bundle / "weights/other.bin")
+    names = [
+        "weights/other.bin",
+        "weights/small.bin",
+        "sample.onnx",
+        "a.onnx",
+        "b.onnx",
+        "tokenizer.json",
+        GOLDEN_FILE,
+    ]
+    entries = []
+    for name in names:
+        (bundle / name).write_bytes(name.encode())
+        entries.append(FileEntry(name, len(name), hashlib.sha256(name.encode()).hexdigest()))
+
+    def variant(precision: str, step: str, weights: str) -> Variant:
+        return Variant(precision, "cpu", step, (weights,), (), (), sample="sample.onnx")
+
+    variants = (variant("a", "a.onnx", "weights/small.bin"), variant("b", "b.onnx", "weights/other.bin"))
+    manifest = msgspec.structs.replace(
+        fake_manifest(), files=tuple(entries), variants=variants, default_precision="a", golden=True
+    )
+    (bundle / MANIFEST_FILE).write_bytes(seal.encode(manifest))
+    assert [entry.path for entry in manifest.used("b", "cpu")] == [
+        names[0],
+        "sample.onnx",
+        "b.onnx",
+        "tokenizer.json",
+    ]
+    assert manifest.used("fp32", "cpu") == list(manifest.files)
+    for name in names:
+        flip(bundle / name)
+        if name in (names[0], "b.onnx", GOLDEN_FILE):
+            loading.load_engine(bundle, EngineConfig())
+        else:
+            with pytest.raises(BundleDamaged, match=name):
+                loading.load_engine(bundle, EngineConfig())
+        with pytest.raises(BundleDamaged, match=name):
+            Bundle.open(bundle)
+        flip(bundle / name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,7 +16,7 @@ from server.bench.compare.registry import OURS, driver
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One engine with one model. python: of the engine's environment. precision: a word for what its weights are
     kept in; entries of one word are also compared among themselves. options: what the engine's driver takes.
-    environment: variables for its process."""
+    environment: variables for its process. rounds: the most that it takes part in, all if None."""
 
     name: str
     engine: str
@@ -25,6 +25,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     precision: str = ""
     options: dict[str, Any] = {}
     environment: dict[str, str] = {}
+    rounds: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     @property
     def ours(self) -> bool:

@@ -47,16 +47,16 @@ def run_rounds(
     tell: Callable[[str], None],
     until: float = math.inf,
 ) -> list[list[Answer]]:
-    """The answers of each entry, one a round. Every round begins with another entry; one that is missing, or that
-    failed, is not asked again. An interrupt, or `until` on the clock of time.monotonic, ends the rounds with what
-    is there: whoever has no answer yet says so.
+    """The answers of each entry, one a round. Every round begins with another entry; one that is missing, that
+    failed, or that has had its own number of rounds, is not asked again. An interrupt, or `until` on the clock of
+    time.monotonic, ends the rounds with what is there: whoever has no answer yet says so.
     """
     answers: list[list[Answer]] = [[] for _ in entries]
     order = [(number, (place + number) % len(entries)) for number in range(rounds) for place in range(len(entries))]
     try:
         for number, index in order:
             given = answers[index]
-            if given and (given[-1].missing or given[-1].error):
+            if given and (given[-1].missing or given[-1].error or len(given) == entries[index].rounds):
                 continue
             if time.monotonic() >= until:
                 tell("The time is up.")

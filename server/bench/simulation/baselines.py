@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
+from rtcore.config import EngineConfig
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.prefix_cache import Match
-from rtcore.scheduler.base import ScheduledStep, Work
+from rtcore.scheduler.base import ScheduledStep, Scheduler, Work
 from rtcore.sequence import Sequence, Status, held
 from server.bench.simulation.machine import MAX_SEQUENCES, MAX_STEP_TOKENS
 
@@ -136,3 +138,11 @@ class FirstComeFirstServed:
         self._promised -= self._blocks.blocks_for(sequence.limit)
         self._blocks.close(held(sequence))
         sequence.status = Status.FINISHED
+
+
+def static_batching(blocks: BlockManager, config: EngineConfig, clock: Callable[[], float]) -> Scheduler:
+    return StaticBatching(blocks)
+
+
+def first_come_first_served(blocks: BlockManager, config: EngineConfig, clock: Callable[[], float]) -> Scheduler:
+    return FirstComeFirstServed(blocks)

@@ -1,31 +1,21 @@
-"""What a trace comes to: the figures of the simulator, and how they are measured."""
+"""What a trace comes to: the figures of the simulator, and the runs that they are made of."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 import msgspec
 
-from ops.errors import EngineError
-from rtcore.config import EngineConfig
-from rtcore.kvcache.block_manager import BlockManager
-from rtcore.scheduler.base import Scheduler
-from server.bench.simulation.baselines import FirstComeFirstServed, StaticBatching
+from server.bench.simulation.baselines import first_come_first_served, static_batching
+from server.bench.simulation.infinite import InfiniteCache, infinite_cache
 from server.bench.simulation.machine import NUM_BLOCKS
-from server.bench.simulation.run import MakeScheduler, Outcome, Run, lanes, percentile
-from server.bench.simulation.traces import Trace, TraceRequest
+from server.bench.simulation.rates import highest_rate
+from server.bench.simulation.run import MakeScheduler, Run, lanes, percentile
+from server.bench.simulation.traces import SEED, Trace
 
-SEED = 1
-TTFT_LIMIT = 1.0
-ITL_LIMIT = 0.050
-_SEARCH_SECONDS = 12.0
-_FEWEST_REQUESTS = 200
-_HIGHEST_RATE = 1024.0
-_SEARCH_STEPS = 4
-_LOWEST_RATE = 1 / 64
-_TOLERATED = 0.01
+_RATE_START = 32.0
+_STATIC_RATE_START = 1.0
 
 
 class TraceFigures(msgspec.Struct, frozen=True):
@@ -54,76 +44,61 @@ class Background:
     fcfs_itl_p99_ratio: float
 
 
-def measure(trace: Trace, requests: int) -> tuple[TraceFigures, Background]:
-    """Run a trace with about `requests` requests, and whatever it is compared with.
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One run of a trace: 99th percentiles of short requests in seconds, the rest as in TraceFigures."""
 
-    Raises EngineError when a scheduler makes no progress.
-    """
-    infinite = Run(num_blocks=NUM_BLOCKS + requests * trace.own_blocks).drive(trace.requests(requests, SEED))
-    if infinite.evicted:
-        raise EngineError(f"The cache that should hold all of the trace {trace.name!r} did not.")
-    blocks = infinite.most_blocks // 2 if trace.halved else NUM_BLOCKS
-    served = Run(num_blocks=blocks).drive(trace.requests(requests, SEED))
-    ratio = fcfs_ratio = 1.0
-    if trace.documents:
-        short = Run().drive(_without_documents(trace.requests(requests, SEED)))
-        ratio = percentile(served.itl, 99) / percentile(short.itl, 99)
-        fcfs = Run(_fcfs).drive(trace.requests(requests, SEED))
-        fcfs_ratio = percentile(fcfs.itl, 99) / percentile(short.itl, 99)
-    rate = highest_rate(trace, lanes, 32.0)
-    static_rate = highest_rate(trace, _static, 1.0)
-    figures = TraceFigures(
-        waste=served.waste,
-        hit_rate=served.hit_rate,
-        hit_rate_infinite=infinite.hit_rate,
-        short_itl_p99_ratio=ratio,
-        throughput_vs_static=rate / static_rate,
-        fairness=served.fairness,
+    waste: float
+    hit_rate: float
+    fairness: float
+    ttft_p99: float
+    itl_p99: float
+    infinite: InfiniteCache
+
+
+class Measurement:
+    """The runs of one trace. They know nothing of each other, so an executor may have them run side by side."""
+
+    def __init__(self, trace: Trace, requests: int, executor: Executor) -> None:
+        """requests: of the trace, about as many. Submits everything."""
+        self._served = executor.submit(serve, trace, requests, lanes)
+        self._short: Future[Served] | None = None
+        self._fcfs: Future[Served] | None = None
+        if trace.documents:
+            self._short = executor.submit(serve, trace, requests, lanes, documents=False)
+            self._fcfs = executor.submit(serve, trace, requests, first_come_first_served)
+        self._rate = executor.submit(highest_rate, trace, lanes, _RATE_START)
+        self._static_rate = executor.submit(highest_rate, trace, static_batching, _STATIC_RATE_START)
+
+    def result(self) -> tuple[TraceFigures, Background]:
+        """Wait for all runs. Raises EngineError when a scheduler made no progress in one."""
+        served = self._served.result()
+        ratio = fcfs_ratio = 1.0
+        if self._short is not None and self._fcfs is not None:
+            short = self._short.result()
+            ratio, fcfs_ratio = served.itl_p99 / short.itl_p99, self._fcfs.result().itl_p99 / short.itl_p99
+        rate, static_rate = self._rate.result(), self._static_rate.result()
+        figures = TraceFigures(
+            waste=served.waste,
+            hit_rate=served.hit_rate,
+            hit_rate_infinite=served.infinite.hit_rate,
+            short_itl_p99_ratio=ratio,
+            throughput_vs_static=rate / static_rate,
+            fairness=served.fairness,
+        )
+        return figures, Background(served.ttft_p99, served.itl_p99, rate, static_rate, fcfs_ratio)
+
+
+def serve(trace: Trace, requests: int, make: MakeScheduler, documents: bool = True) -> Served:
+    """Run a trace with about `requests` requests, or with those of them that are no documents."""
+    infinite = infinite_cache(trace.requests(requests, SEED, documents=documents))
+    run = Run(make, infinite.blocks // 2 if trace.halved else NUM_BLOCKS)
+    outcome = run.drive(trace.requests(requests, SEED, documents=documents))
+    return Served(
+        waste=outcome.waste,
+        hit_rate=outcome.hit_rate,
+        fairness=outcome.fairness,
+        ttft_p99=percentile(outcome.ttft, 99),
+        itl_p99=percentile(outcome.itl, 99),
+        infinite=infinite,
     )
-    return figures, Background(
-        percentile(served.ttft, 99), percentile(served.itl, 99), rate, static_rate, fcfs_ratio
-    )
-
-
-def highest_rate(trace: Trace, make: MakeScheduler, start: float) -> float:
-    """The highest Poisson rate at which the 99th percentiles stay within the limits, to about 10 %.
-
-    The search begins at the rate `start`. One of 1/64 a second counts as reached.
-    """
-    low = start
-    while low > _LOWEST_RATE and not _meets(trace, make, low):
-        low /= 4
-    high = 4 * low
-    while low == start and high <= _HIGHEST_RATE and _meets(trace, make, high):
-        start = low = high
-        high *= 4
-    for _ in range(_SEARCH_STEPS):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if _meets(trace, make, middle) else (low, middle)
-    return low
-
-
-def _meets(trace: Trace, make: MakeScheduler, rate: float) -> bool:
-    requests = max(_FEWEST_REQUESTS, round(rate * _SEARCH_SECONDS))
-
-    def hopeless(outcome: Outcome) -> bool:
-        return sum(ttft > TTFT_LIMIT for ttft in outcome.ttft) > _TOLERATED * requests
-
-    outcome = Run(make).drive(_without_documents(trace.requests(requests, SEED, rate)), give_up=hopeless)
-    return (
-        not hopeless(outcome)
-        and percentile(outcome.ttft, 99) <= TTFT_LIMIT
-        and percentile(outcome.itl, 99) <= ITL_LIMIT
-    )
-
-
-def _without_documents(requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
-    return (request for request in requests if not request.document)
-
-
-def _static(blocks: BlockManager, config: EngineConfig, clock: Callable[[], float]) -> Scheduler:
-    return StaticBatching(blocks)
-
-
-def _fcfs(blocks: BlockManager, config: EngineConfig, clock: Callable[[], float]) -> Scheduler:
-    return FirstComeFirstServed(blocks)

@@ -20,13 +20,12 @@ context; a prefill chunk computes 0.5 MFLOP for each query and key. 115 GB hold 
 
 def step_seconds(works: list[Work]) -> float:
     """How long a step takes. The scheduler does not know these constants; it learns its own model of them."""
-    tokens = cached = pairs = 0
+    contexts = [work.sequence.computed + 1 for work in works if work.tokens == 1]
+    tokens, cached, pairs = len(contexts), sum(contexts), 0
     for work in works:
-        tokens += work.tokens
-        begin = work.sequence.computed
-        if work.tokens == 1:
-            cached += begin + 1
-        else:
+        if work.tokens > 1:
+            begin = work.sequence.computed
+            tokens += work.tokens
             cached += begin + work.tokens
             pairs += work.tokens * begin + work.tokens * (work.tokens + 1) // 2
     return (

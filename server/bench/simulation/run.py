@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from rtcore.decoding.params import SamplingParams
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.hash_chain import CacheKey
 from rtcore.request import EngineRequest
-from rtcore.scheduler.base import ScheduledStep, Scheduler
+from rtcore.scheduler.base import ScheduledStep, Scheduler, Work
 from rtcore.scheduler.lane_scheduler import LaneScheduler
 from rtcore.sequence import Sequence
 from server.bench.simulation.machine import BLOCK_SIZE, MAX_SEQUENCES, MAX_STEP_TOKENS, NUM_BLOCKS, step_seconds
@@ -34,8 +35,8 @@ class Outcome:
     """What a run came to. ttft: of short requests, itl: between their tokens, seconds. served: of each tenant,
     its tokens in requests started while others waited too, over its equal share of all such tokens."""
 
-    ttft: list[float] = field(default_factory=list)
-    itl: list[float] = field(default_factory=list)
+    ttft: array[float] = field(default_factory=lambda: array("d"))
+    itl: array[float] = field(default_factory=lambda: array("d"))
     allocated: int = 0
     unwritten: int = 0
     query_tokens: int = 0
@@ -70,6 +71,17 @@ class Outcome:
         return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)) if any(shares) else 1.0
 
 
+@dataclass(slots=True, eq=False)
+class _Live:
+    """A request that has not ended. answer: its tokens. noted: whether it was started. last: when its newest token
+    came, below 0 before there is any."""
+
+    request: TraceRequest
+    answer: list[int]
+    noted: bool = False
+    last: float = -1.0
+
+
 def lanes(blocks: BlockManager, config: EngineConfig, clock: Callable[[], float]) -> Scheduler:
     """The scheduler that serves."""
     return LaneScheduler(blocks, config, clock=clock)
@@ -96,8 +108,7 @@ class Run:
             clock=lambda: self.now,
         )
         self._scheduler = make(self._blocks, self._config, lambda: self.now)
-        self._requests: dict[Sequence, TraceRequest] = {}
-        self._last: dict[Sequence, float] = {}
+        self._live: dict[Sequence, _Live] = {}
         self._later: list[tuple[float, int, TraceRequest]] = []
         self._number = 0
         self._waiting: dict[str, int] = {}
@@ -129,12 +140,12 @@ class Run:
                 continue
             following = [upcoming.arrival] if upcoming is not None else []
             following += [self._later[0][0]] if self._later else []
-            if not self._requests and not following:
+            if not self._live and not following:
                 break
             idle += 1
             if idle > 1000:
                 raise EngineError("The simulated scheduler makes no progress.")
-            self.now = max(self.now, min(following)) if not self._requests else self.now + _IDLE_SECONDS
+            self.now = max(self.now, min(following)) if not self._live else self.now + _IDLE_SECONDS
         counters = self._blocks.counters
         self.outcome.query_tokens, self.outcome.hit_tokens = counters.query_tokens, counters.hit_tokens
         self.outcome.evicted = counters.evictions["capacity"]
@@ -149,26 +160,27 @@ class Run:
         chain = self._blocks.new_chain(CacheKey("simulated"))
         sequence = Sequence.create(entry, chain, self._number, 0, frozenset(), request.arrival)
         self._number += 1
-        self._requests[sequence] = request
+        self._live[sequence] = _Live(request, request.answer.tolist())
         self._waiting[request.tenant] = self._waiting.get(request.tenant, 0) + 1
         self._scheduler.add(sequence)
 
     def _step(self, step: ScheduledStep) -> None:
-        seconds = step_seconds(step.works)
-        self._note_starts([work.sequence for work in step.works if work.sequence not in self._last])
+        works = step.works
+        seconds = step_seconds(works)
+        started = [work.sequence for work in works if work.reserved < 0]
+        if started:
+            self._note_starts([sequence for sequence in started if not self._live[sequence].noted])
         self.now += seconds
         if isinstance(self._scheduler, LaneScheduler):
-            self._scheduler.observe(step.works, seconds)
-        self._scheduler.commit(step.works)
-        for work in step.works:
-            if work.samples:
-                self._token(work.sequence)
+            self._scheduler.observe(works, seconds)
+        self._scheduler.commit(works)
+        self._give_tokens(works)
 
     def _note_starts(self, sequences: list[Sequence]) -> None:
         """Note who was served while requests of several tenants had to go on waiting."""
         for sequence in sequences:
             self._waiting[sequence.tenant] -= 1
-            self._last[sequence] = -1.0
+            self._live[sequence].noted = True
         waiting = [tenant for tenant, count in self._waiting.items() if count]
         if len(waiting) < 2:
             return
@@ -180,20 +192,26 @@ class Run:
                 for tenant in waiting:
                     outcome.owed[tenant] = outcome.owed.get(tenant, 0.0) + sequence.limit / len(waiting)
 
-    def _token(self, sequence: Sequence) -> None:
-        request = self._requests[sequence]
-        last = self._last[sequence]
-        if not request.document:
-            if last < 0:
-                self.outcome.ttft.append(self.now - request.arrival)
-            else:
-                self.outcome.itl.append(self.now - last)
-        self._last[sequence] = self.now
-        token = int(request.answer[sequence.length - sequence.prompt_length])
-        if sequence.append(token) is None:
-            return
+    def _give_tokens(self, works: list[Work]) -> None:
+        """The next token of its answer for every sequence that reached its newest one."""
+        now, itl = self.now, self.outcome.itl
+        for work in works:
+            if not work.samples:
+                continue
+            sequence = work.sequence
+            live = self._live[sequence]
+            if not live.request.document:
+                if live.last < 0:
+                    self.outcome.ttft.append(now - live.request.arrival)
+                else:
+                    itl.append(now - live.last)
+            live.last = now
+            if sequence.append(live.answer[sequence.length - sequence.prompt_length]) is not None:
+                self._end(sequence, live.request)
+
+    def _end(self, sequence: Sequence, request: TraceRequest) -> None:
         self._scheduler.remove(sequence)
-        del self._requests[sequence], self._last[sequence]
+        del self._live[sequence]
         self.outcome.finished += 1
         following = next_turn(request, self.now)
         if following is not None:
@@ -204,7 +222,7 @@ class Run:
         """Note how full the cache is and how much of it is written."""
         for blocks in self._blocks.live:
             self.outcome.allocated += blocks.count * BLOCK_SIZE
-        for sequence in self._requests:
+        for sequence in self._live:
             if sequence.blocks is not None:
                 self.outcome.unwritten += sequence.blocks.count * BLOCK_SIZE - sequence.computed
         self.outcome.most_blocks = max(
@@ -212,5 +230,5 @@ class Run:
         )
 
 
-def percentile(values: list[float], share: float) -> float:
+def percentile(values: array[float], share: float) -> float:
     return float(np.percentile(values, share)) if values else 0.0

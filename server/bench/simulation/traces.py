@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 Tokens = NDArray[np.int32]
 
+SEED = 1
 _VOCABULARY = 32_000
 _TENANTS = ("a", "b", "c", "d")
 _DEMAND = (0.55, 0.25, 0.15, 0.05)
@@ -48,10 +49,13 @@ class Trace:
     halved: bool = False
     turns: float = 1.0
 
-    def requests(self, count: int, seed: int, rate: float | None = None) -> Iterator[TraceRequest]:
+    def requests(
+        self, count: int, seed: int, rate: float | None = None, *, documents: bool = True
+    ) -> Iterator[TraceRequest]:
         """First requests of conversations in order of arrival; with later turns about `count` requests.
 
-        rate: makes a Poisson process of `count` requests a second of this, without later turns.
+        rate: makes a Poisson process of `count` requests a second of this, without later turns. documents: whether
+        those that are documents come too; the others do not depend on it.
         """
         random = np.random.default_rng(seed)
         arrivals = np.random.default_rng(seed + 1)
@@ -64,7 +68,8 @@ class Trace:
             request = self.make(random, now)
             if rate is not None:
                 request.turns = 0
-            yield request
+            if documents or not request.document:
+                yield request
 
 
 _BURST = 600

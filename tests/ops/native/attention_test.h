@@ -71,7 +71,8 @@ inline ChunkResult attend(const Kernels& kernels, const ChunkCase& one, int row,
       wide(static_cast<size_t>(kChunk) * stride);
   ChunkResult result{Exact<float>(rows), Exact<float>(rows), Exact<float>(rows * stride)};
   kernels.attend_chunk({count, one.half, one.queries.get() + row * one.head_stride, one.head_stride, one.value_stride,
-                        one.key.data(), one.value.data(), one.first.data() + row, one.last.data() + row, softcap,
+                        one.key.data(), one.value.data(), one.value.data(), kChunk, one.value_stride * 2,
+                        one.first.data() + row, one.last.data() + row, softcap,
                         scores.get(), panel.get(), wide.get(), result.maximum.get(), result.total.get(),
                         result.sums.get()});
   return result;

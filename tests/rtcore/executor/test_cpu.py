@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,12 +14,14 @@ import psutil
 import pytest
 
 from ops.errors import BundleDamaged, CacheTooSmall, EngineDied, EngineError, WrongTarget
+from ops.sample_columns import Number
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.decoding.params import SamplingParams
 from rtcore.engine import Engine
 from rtcore.executor.base import Executor, StepInputs
 from rtcore.executor.registry import load_executor
+from rtcore.executor.sample_arrays import OUTPUTS, no_rows
 from rtcore.request import EngineRequest
 from rtcore.scheduler.outcome import Outcome
 from tests.rtcore.fakes import advance, drain, tokens_of
@@ -98,6 +102,30 @@ def test_logits_are_those_of_dense_attention(pristine: Path) -> None:
     executor.close()
 
 
+def test_a_step_chooses_what_it_is_told_before(pristine: Path) -> None:
+    """The tokens are those that a run of the sample graph chooses from the same logits, and hold for one step."""
+    executor = load(pristine, cache_bytes=1 << 20)
+    step = one_sequence(prompt(5), [0, 1, 2])
+    inputs = no_rows(VOCABULARY)
+    inputs.settings = np.array([(0.0, 1, 0, 1, 0, 0), (0.9, 1, 0, 1, 0, 0), (0.9, 1, 0, 1, 0, 0)], np.float32)
+    inputs.numbers = np.array([(7, 5 + row, 0, row - 1, -1, -1) for row in range(3)], np.int64)
+    inputs.token_start = inputs.bias_start = np.zeros(4, np.int32)
+    for _ in range(2):
+        executor.foresee(inputs)
+        executor.run(step)
+        chosen = copy.deepcopy(executor.sample(inputs))
+        again = executor.sample(replace(inputs))
+        for name in OUTPUTS:
+            np.testing.assert_array_equal(getattr(chosen, name), getattr(again, name), err_msg=name)
+        assert chosen.ids[0] == executor.logits()[0].argmax() and chosen.top_ids.shape == (3, 1)
+        inputs.numbers[:, Number.POSITION] += 1
+    executor.put_logits(np.array([0]), np.eye(VOCABULARY, dtype=np.float32)[None, 3])
+    assert executor.sample(inputs).ids[0] == 3
+    executor.run(step)
+    assert executor.sample(inputs).ids[0] == chosen.ids[0]
+    executor.close()
+
+
 @pytest.mark.parametrize("chunk", [1, 7, None])
 def test_engine_decodes_what_dense_attention_decodes(pristine: Path, chunk: int | None) -> None:
     config = EngineConfig(cache_bytes=1 << 20, max_prefill_chunk=chunk, max_step_tokens=48, max_sequences=8)
@@ -150,7 +178,7 @@ def test_blocks_are_copied_in_every_tensor_of_the_group_only(pristine: Path) -> 
         plan=np.array([1, 0, 1, 128, 1, 1], np.int32),
     )
     np.testing.assert_allclose(logits_of(executor, tail), dense_logits([*tokens, 4])[-1:], atol=TOLERANCE, rtol=0)
-    tail.block_tables[1] = tail.block_tables[0]
+    tail = replace(tail, block_tables=[tail.block_tables[0]] * 2)
     assert np.abs(logits_of(executor, tail) - dense_logits([*tokens, 4])[-1:]).max() > 100 * TOLERANCE
     executor.close()
 
@@ -169,7 +197,7 @@ def test_blocks_can_be_saved_lost_and_loaded_elsewhere(pristine: Path) -> None:
     for name in ("input_ids", "positions"):
         setattr(tail, name, getattr(tail, name)[-1:])
     tail.query_start = np.array([0, 1], np.int32)
-    tail.logit_rows = np.array([0])
+    tail = replace(tail, logit_rows=np.array([0]))
     tail.slot_mapping = [slots[-1:] for slots in tail.slot_mapping]
     tail.plan = np.array([1, 0, 1, 128, 1, 1], np.int32)
     np.testing.assert_allclose(logits_of(executor, tail), dense_logits([*tokens, 4])[-1:], atol=TOLERANCE, rtol=0)

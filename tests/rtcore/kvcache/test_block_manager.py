@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ops.errors import EngineError, ResourceError
-from rtcore.kvcache.block_manager import BlockManager, SequenceBlocks
+from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.hash_chain import CacheKey, blake2b_digest
 from rtcore.kvcache.invariants import check_blocks
 from rtcore.kvcache.policy import CachePolicy
+from rtcore.kvcache.sequence_blocks import SequenceBlocks
 
 
 class Memory:
@@ -133,6 +134,24 @@ class BlockManagerMachine(RuleBasedStateMachine):
         with pytest.raises(ResourceError):
             self.memory.manager.append(blocks, begin + len(tokens), begin)
         assert self.memory.manager.free_blocks == before
+
+    @precondition(lambda self: self.live)
+    @rule(tokens=st.lists(st.integers(1, 2), min_size=8, max_size=8))
+    def decode(self, tokens: list[int]) -> None:
+        """A step in which all sequences that have written their blocks to the end compute one token more."""
+        manager = self.memory.manager
+        whole = [blocks for blocks in self.live if blocks.length == blocks.writable]
+        if not manager.can_add_blocks(len(whole)):
+            before = manager.free_blocks
+            with pytest.raises(ResourceError):
+                manager.add_blocks(whole)
+            assert manager.free_blocks == before
+            return
+        counts = [blocks.count for blocks in whole]
+        manager.add_blocks(whole)
+        assert [blocks.count - 1 for blocks in whole] == counts
+        for blocks, token in zip(whole, tokens, strict=False):
+            self.memory.write(blocks, [token])
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), more=st.integers(1, 12))
@@ -324,7 +343,7 @@ class TestEviction:
 
 
 def _leak(memory: Memory, blocks: SequenceBlocks) -> None:
-    memory.manager.pools[0].take()
+    memory.manager.pools[0].take(1)
 
 
 def _swallow(memory: Memory, blocks: SequenceBlocks) -> None:
@@ -359,8 +378,14 @@ def _strangers(memory: Memory, blocks: SequenceBlocks) -> None:
     blocks.namespace.users += 1
 
 
+def _emigrate(memory: Memory, blocks: SequenceBlocks) -> None:
+    index = memory.manager.cache.index
+    index._root[1] = memory.manager.cache.namespaces.join(CacheKey("1", salt="x")).root
+
+
 @pytest.mark.parametrize(
-    "corrupt", [_leak, _swallow, _repeat, _outside, _too_long, _forget, _miscount, _misplace, _strangers]
+    "corrupt",
+    [_leak, _swallow, _repeat, _outside, _too_long, _forget, _miscount, _misplace, _strangers, _emigrate],
 )
 def test_invariants_notice_corruption(corrupt) -> None:  # type: ignore[no-untyped-def]
     memory = Memory([8], 4)

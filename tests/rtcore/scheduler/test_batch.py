@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtcore.decoding.params import SamplingParams
+from rtcore.executor.base import StepInputs
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.hash_chain import CacheKey
 from rtcore.kvcache.prefix_cache import Match
 from rtcore.request import EngineRequest
 from rtcore.scheduler.base import Work
 from rtcore.scheduler.batch import BatchBuilder, context_bucket
-from rtcore.sequence import Sequence
+from rtcore.sequence import Sequence, held
 
 
 @settings(max_examples=80, deadline=None)
@@ -68,6 +71,44 @@ def test_arrays(works: list[tuple[int, int, int]], block_size: int, groups: int,
     assert len(inputs.logit_rows) == max(1, sum(work.samples for work in picked))
     for table in inputs.block_tables:
         assert table.flags.c_contiguous and table.shape == (len(picked), -(-longest // block_size))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    prompts=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    block_size=st.integers(1, 6),
+    groups=st.integers(1, 2),
+    tokens=st.integers(1, 14),
+    moved=st.integers(0, 14),
+)
+def test_sequences_that_decode_again(
+    prompts: list[int], block_size: int, groups: int, tokens: int, moved: int
+) -> None:
+    """Step by step the arrays are those of a builder that has not seen the step before."""
+    manager = BlockManager([300] * groups, block_size, max_sequences=6, max_length=60)
+    builder = BatchBuilder(max_tokens=60, block_size=block_size, tables=manager.tables)
+    sequences = []
+    for length in prompts:
+        chain = manager.new_chain(CacheKey("1"))
+        sequence = Sequence.create(EngineRequest("x", [*range(length)], SamplingParams()), chain, 0, 0, frozenset())
+        sequence.blocks = manager.open(chain, Match([]))
+        sequence.computed = length - 1
+        sequences.append(sequence)
+    for step in range(tokens):
+        if step == moved:  # to blocks of its own in another row, as after a preemption
+            first = sequences[0]
+            manager.close(held(first))
+            first.blocks = manager.open(first.chain, Match([]))
+        for sequence in sequences:
+            manager.append(held(sequence), sequence.length, sequence.computed)
+        works = [Work(sequence, 1, 0, True) for sequence in sequences]
+        found = copy.deepcopy(builder.build(works))
+        fresh = BatchBuilder(max_tokens=60, block_size=block_size, tables=manager.tables).build(works)
+        for name in StepInputs.__dataclass_fields__:
+            np.testing.assert_equal(getattr(found, name), getattr(fresh, name), err_msg=name)
+        for number, sequence in enumerate(sequences):
+            sequence.computed += 1
+            sequence.append(100 * step + number)
 
 
 @pytest.mark.parametrize(

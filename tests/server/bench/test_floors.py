@@ -43,7 +43,11 @@ def floors(precision: str = "fp32", window: int = 0) -> Floors:
         variants=(variant,),
         default_precision=precision,
         text=TextInfo(),
-        files=(FileEntry("weights/a.bin", 30_000, ""), FileEntry("graphs/x.onnx", 1_000, "")),
+        files=(
+            FileEntry("weights/a.bin", 30_000, ""),
+            FileEntry("graphs/x.onnx", 1_000, ""),
+            FileEntry("golden.json", 9_000, ""),
+        ),
     )
     return Floors(manifest, variant, CEILINGS)
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-PACKAGE = "rtcore.loading"
+PACKAGE = "rtcore.engine"
 _NO_TARGET = 1e6
 
 
@@ -18,6 +18,7 @@ class Driver:
     def __init__(self, package: Any, request: dict[str, Any]) -> None:
         from rtcore.bundle import Bundle
         from rtcore.config import EngineConfig
+        from rtcore.loading import load_engine
 
         options = dict(request["options"])
         path = Path(request["model"])
@@ -31,7 +32,7 @@ class Driver:
             "target_step_ms": _NO_TARGET,
             **options,
         }
-        self._engine = package.load_engine(path, EngineConfig.of(settings))
+        self._engine = load_engine(path, EngineConfig.of(settings))
         self._number = 0
         self.version = importlib.metadata.version("ortolan")
 

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ops.errors import ConfigError
@@ -75,6 +76,13 @@ def test_rounds_interleave_and_leave_out_what_failed(monkeypatch: pytest.MonkeyP
     answers = run_rounds([entry("a"), entry("b"), entry("c")], REQUEST, 3, 1.0, told.append)
     assert asked == ["a", "b", "c", "c", "a", "c", "a"]
     assert [len(given) for given in answers] == [3, 1, 3] and len(told) == len(asked)
+
+
+def test_a_peer_takes_part_in_no_more_rounds_than_it_is_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.bench.compare.rounds.ask", lambda *_: answer(1.0))
+    slow = msgspec.structs.replace(entry("b"), rounds=2)
+    answers = run_rounds([entry("a"), slow, entry("c")], REQUEST, 4, 1.0, lambda text: None)
+    assert [len(given) for given in answers] == [4, 2, 4]
 
 
 def test_the_rounds_end_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +161,7 @@ def test_a_peers_file(tmp_path: Path) -> None:
         PEERS + PEERS,
         PEERS.replace("llama_cpp", "lama_cpp"),
         PEERS + "x = 1\n",
+        PEERS.replace("[[peer]]", "[[peer]]\nrounds = 0"),
     ],
 )
 def test_peers_files_that_are_wrong(tmp_path: Path, content: str) -> None:
