@@ -17,7 +17,6 @@ from ops.triton import (
     gather,
     linear,
     quant_matmul,
-    quant_row,
     rms_norm,
 )
 from ops.triton.activation import ACTIVATIONS
@@ -164,11 +163,6 @@ class _Plan:
         types |= {"rows": "i32", "width": "i32", "columns": "i32", "block_bytes": "i32"}
         tile, tuned = quant_matmul.quant_tile_kernel, _gated("quant_tile", activation)
         self._add("quant_tile", (form, *rest), tile, types, {**numbers, **constants, "PACKED": 1}, sizes, tuned)
-        if numbers["GROUP"] >= 64 and not numbers["MINIMA"]:
-            row, tuned = quant_row.quant_row_kernel, _gated("quant_row", activation)
-            types = {name: kind for name, kind in types.items() if name not in _PARTS}
-            own = {name: value for name, value in numbers.items() if name != "MINIMA"}
-            self._add("quant_row", (form, *rest), row, types, {**own, **constants, "PACKED": 1}, sizes, tuned)
         types = packed | {"out": f"*{self.t}", "height": "i32", "columns": "i32", "block_bytes": "i32"}
         self._add("dequantise", (form,), quant_matmul.dequantise_kernel, types, {**numbers, "PACKED": 1}, sizes)
 

@@ -11,9 +11,6 @@ namespace {
 constexpr int64_t kTileRows = 64;
 // The same for quantised weights, which cuBLAS needs as float16 first.
 constexpr int64_t kQuantTileRows = 128;
-// Rows up to which a program adds up all columns by itself, and the rows of W that it takes.
-constexpr int64_t kQuantRows = 8;
-constexpr int64_t kQuantRowHeight = 16;
 // The layout cuda-fragments (ops/cuda_layout.py): rows of a block, words of a row in one step.
 constexpr int64_t kBlockRows = 64;
 constexpr int64_t kStepWords = 32;
@@ -178,11 +175,7 @@ void QuantMatMul<kLogits>::compute(const Call& call) const {
   const std::string rest = form_.key() + "/" + flags(kLogits, bias.present, activation_);
   const Stream stream = call.stream();
   const int32_t columns = small(shape.columns), block_bytes = small(form_.block_bytes());
-  if (shape.rows <= kQuantRows && form_.whole()) {
-    const Kernel& kernel = session_.device.find(session_.key("quant_row", rest), shape.rows, shape.columns);
-    session_.device.launch(kernel, stream, {up(shape.width, kQuantRowHeight)}, x.data, w.data, w.data, bias.data, y.data,
-                           small(shape.rows), small(shape.width), columns, block_bytes);
-  } else if (shape.rows <= kQuantTileRows) {
+  if (shape.rows <= kQuantTileRows) {
     const Kernel& kernel = session_.device.find(session_.key("quant_tile", rest), shape.rows, shape.columns);
     const Tiles tiles = tiles_of(session_, kernel, shape, form_.step_columns(), activation_ != "none");
     session_.device.launch(kernel, stream, tiles.grid, x.data, w.data, w.data, bias.data, y.data, tiles.partial,

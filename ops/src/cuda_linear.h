@@ -37,8 +37,6 @@ struct FragmentForm {
   explicit FragmentForm(const NodeInfo& node);
   // As kernels' keys name it.
   std::string key() const;
-  // Whether one scale serves 64 columns and nothing is added.
-  bool whole() const { return group >= 64 && !minima; }
   int64_t step_columns() const;
   int64_t steps() const;
   int64_t block_bytes() const;

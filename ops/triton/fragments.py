@@ -72,10 +72,6 @@ def pair_codes(words, PAIR: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr
 
 @triton.jit
 def pair_weights(words, PAIR: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, PACKED: tl.constexpr):
-    """`pair_codes` in the order of columns: float16 [..., 64] from words [..., 32], of two axes or three."""
+    """`pair_codes` in the order of columns: float16 [rows, 64] from words [rows, 32]."""
     low, high = pair_codes(words, PAIR, BITS, ZERO, PACKED)
-    if len(words.shape) == 3:
-        shape: tl.constexpr = [words.shape[0], words.shape[1], 2 * WORDS]
-    else:
-        shape: tl.constexpr = [words.shape[0], 2 * WORDS]
-    return tl.reshape(tl.join(low, high), shape)
+    return tl.reshape(tl.join(low, high), [words.shape[0], 2 * WORDS])

@@ -87,16 +87,6 @@ def test_quantised_kernels_name_their_form() -> None:
     assert {"dequantise/float16/4.32", "quant_gather/float16/8.32"} <= set(found)
 
 
-def test_forms_whose_scales_serve_64_columns_have_a_kernel_for_single_rows() -> None:
-    recipe = recipe_for("int4", group=128).for_target("cuda")
-    assert recipe is not None
-    chosen = case("llama")
-    model = lower(chosen.captured, recipe, chosen.captured.reader(chosen.checkpoint), "cuda")
-    found = {variant.key for variant in variants_of(model.step.graph, model.float_type)}
-    assert "quant_row/float16/4.128/same/plain/silu" in found
-    assert not any(key.startswith("quant_row") for key in variants("llama", "int4"))
-
-
 def test_a_width_that_is_no_multiple_of_16_is_not_compiled_as_one() -> None:
     letters = variants("llama_odd_width", "bf16")["add_rms_norm/bfloat16"].letters()
     assert letters == "PPPPPif"

@@ -11,7 +11,6 @@ from ops.layout import Codes, QuantForm
 from ops.reference.gated_activation import gated_activation
 from ops.triton.gather import quant_gather_kernel
 from ops.triton.quant_matmul import dequantise_kernel, quant_tile_kernel
-from ops.triton.quant_row import quant_row_kernel
 from tests.ops.triton.conftest import INTERPRETED
 from tests.ops.triton.tools import check, parts_of, poisoned, rounded, tensor
 
@@ -86,37 +85,6 @@ def test_quant_matmul(
         BLOCK_M=16, BLOCK_N=block_n, STAGES=2,
     )  # fmt: skip
     assert not counters.any()
-    check_product(y, codes, form, x, bias, gated)
-
-
-@pytest.mark.parametrize(
-    "form", [QuantForm(4, 128), QuantForm(4, 64), QuantForm(8, 64), QuantForm(8, 128)], ids=name_of
-)
-@pytest.mark.parametrize(("rows", "width", "columns"), [(1, 24, 128), (7, 21, 1400), (3, 130, 600)])
-@pytest.mark.parametrize("gated", [False, True])
-def test_quant_row(device: str, form: QuantForm, rows: int, width: int, columns: int, gated: bool) -> None:
-    if gated:
-        width = -(-width // 64) * 64
-    height = width * (2 if gated else 1)
-    codes = random_codes(form, height, columns)
-    packed = pack_rows(form, codes)
-    random = np.random.default_rng(columns)
-    x, bias = random.normal(0, 1, (rows, columns)), random.normal(0, 1, height)
-    y = poisoned((rows, width), device, DTYPE)
-    words, scales = arguments(packed, device)
-    quant_row_kernel[(-(-width // 16),)](
-        tensor(x, device, DTYPE), words, scales, tensor(bias, device, DTYPE), y,
-        rows, width, columns, packed.shape[1], BITS=form.bits, GROUP=form.group, PACKED=int(not INTERPRETED),
-        HAS_BIAS=1, ACTIVATION=int(gated), DEPENDENT=0, BLOCK_M=8, PARTS=4, STAGES=2,
-    )  # fmt: skip
-    check_product(y, codes, form, x, bias, gated)
-
-
-def check_product(
-    y: torch.Tensor, codes: Codes, form: QuantForm, x: np.ndarray, bias: np.ndarray, gated: bool
-) -> None:
-    """y is x times the dequantised weights plus bias, through a gated activation or not."""
-    (_, columns), width = x.shape, y.shape[1]
     weights = codes.dequantised(form.bits)[:, :columns].astype(np.float64)
     product = rounded(x, DTYPE) @ weights.T + rounded(bias, DTYPE)
     expected = gated_activation(product) if gated else product
