@@ -1,4 +1,4 @@
-"""Quantised weights in the layout cuda-planes."""
+"""Quantised weights in the layout cuda-fragments."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from export.parallel import ordered
 from export.quantise import CHUNK_BYTES, QuantisedWeight
 from export.sources import recipe_key, row_chunks
 from export.tensors import RowSource
-from ops.cuda_layout import CUDA_LAYOUT, pack_rows, row_bytes, supported
+from ops.cuda_layout import BLOCK_ROWS, CUDA_LAYOUT, pack_rows, shape_of, supported
 from ops.errors import CheckpointError
 from ops.layout import QuantForm
 
 
 class CudaQuantisedWeight(QuantisedWeight):
-    """The codes of a QuantisedWeight, row by row as `ops.cuda_layout` says."""
+    """The codes of a QuantisedWeight, in blocks of rows as `ops.cuda_layout` says."""
 
     layout = CUDA_LAYOUT
 
@@ -28,11 +28,11 @@ class CudaQuantisedWeight(QuantisedWeight):
                 remedy="Export the precision int8 or int4 for the target cuda.",
             )
         super().__init__(source, form)
-        self.shape = (self.rows, row_bytes(form, self.columns))
+        self.shape = shape_of(form, self.rows, self.columns)
         self.key = recipe_key(self.recipe())
 
     def chunks(self) -> Iterator[NDArray[Any]]:
-        return ordered(self._chunk, row_chunks(self.source, CHUNK_BYTES))
+        return ordered(self._chunk, row_chunks(self.source, CHUNK_BYTES, BLOCK_ROWS))
 
     def _chunk(self, start: int, stop: int) -> NDArray[Any]:
         return pack_rows(self.form, self.codes(start, stop))

@@ -25,10 +25,12 @@ def recipe_key(recipe: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def row_chunks(source: RowSource, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
-    """Bounds of consecutive row chunks whose float32 form is at most `chunk_bytes` (one row at least)."""
-    width = int(np.prod(source.shape[1:], dtype=np.int64)) * 4
-    step = max(1, chunk_bytes // max(1, width))
+def row_chunks(source: RowSource, chunk_bytes: int = CHUNK_BYTES, unit: int = 1) -> Iterator[tuple[int, int]]:
+    """Bounds of consecutive row chunks whose float32 form is at most `chunk_bytes`; each but the last has a
+    multiple of `unit` rows, one unit at least.
+    """
+    width = int(np.prod(source.shape[1:], dtype=np.int64)) * 4 * unit
+    step = max(1, chunk_bytes // max(1, width)) * unit
     for start in range(0, source.shape[0], step):
         yield start, min(start + step, source.shape[0])
 

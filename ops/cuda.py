@@ -36,7 +36,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "event": (ctypes.c_int64, ctypes.c_void_p),
     "elapsed": (ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
     "release_event": (ctypes.c_int64, ctypes.c_void_p),
-    "argmax": (ctypes.c_int64, *(ctypes.c_uint64,) * 3, ctypes.c_int64, ctypes.c_int64),
+    "await": (ctypes.c_int64, ctypes.c_void_p),
+    "sample": (ctypes.c_int64, ctypes.c_void_p),
+    "reserve_sample": (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64),
+    "feed": (ctypes.c_int64, *(ctypes.c_uint64,) * 3, ctypes.c_int64),
 }
 
 
@@ -77,6 +80,28 @@ class Kernel:
     columns: int
     constants: Mapping[str, int]
     image: bytes
+
+
+class SampleCall(ctypes.Structure):
+    """What `CudaDevice.sample` is given: addresses of arrays as the operator Sample has them (ops.schema.SAMPLE).
+
+    pending: int32 [rows], the row of `ids`, as they are before the call, whose token the row's lists do not count
+    yet; -1 none. top_ids, top_logprobs: [rows, MOST_LOGPROBS]. masked, listed: whether any row has a mask, lists.
+    drawn, cut: whether any row's token is drawn, and from less than all tokens. told: whether any row's
+    log-probabilities are asked for.
+    """
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("logits", "settings", "numbers", "pending")),
+        *((name, ctypes.c_uint64) for name in ("token_start", "token_ids", "token_counts")),
+        *((name, ctypes.c_uint64) for name in ("bias_start", "bias_ids", "bias_values", "masks")),
+        *((name, ctypes.c_uint64) for name in ("ids", "status", "logprobs", "ranks", "top_ids", "top_logprobs")),
+        *((name, ctypes.c_int64) for name in ("rows", "columns", "masked", "listed", "drawn", "cut", "told")),
+    )
+
+
+MOST_LOGPROBS = 20
+"""The likeliest tokens that a row may ask for."""
 
 
 class CudaDevice:
@@ -161,10 +186,18 @@ class CudaDevice:
         """Queue the writing of one byte value."""
         _call("fill", self.number, target, value, size)
 
-    def argmax(self, logits: int, ids: int, tops: int, rows: int, columns: int) -> None:
-        """Queue the search for each row's largest of logits float32 [rows, columns]: ids int64 [rows], tops float32
-        [rows], infinite where a row holds what is no number."""
-        _call("argmax", self.number, logits, ids, tops, rows, columns)
+    def sample(self, call: SampleCall) -> None:
+        """Queue the choice of a token for each row of logits."""
+        _call("sample", self.number, ctypes.byref(call))
+
+    def reserve_sample(self, rows: int, columns: int) -> None:
+        """Take the memory that `sample` needs for up to `rows` rows of `columns` logits, whatever they ask."""
+        _call("reserve_sample", self.number, rows, columns)
+
+    def feed(self, input_ids: int, token_source: int, ids: int, tokens: int) -> None:
+        """Queue the taking of sampled `ids` int64 into input_ids int64 [tokens], where token_source int32 [tokens]
+        names their row and is not -1."""
+        _call("feed", self.number, input_ids, token_source, ids, tokens)
 
     def synchronize(self) -> None:
         """Wait until everything that was queued is done."""
@@ -175,6 +208,10 @@ class CudaDevice:
         handle = ctypes.c_void_p(event)
         _call("event", self.number, ctypes.byref(handle))
         return int(handle.value or 0)
+
+    def wait(self, event: int) -> None:
+        """Wait until what was queued before an event is done."""
+        _call("await", self.number, event)
 
     def elapsed(self, start: int, end: int) -> float:
         """Milliseconds between two events, once the second has come."""

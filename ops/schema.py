@@ -157,7 +157,7 @@ _QUANTISED = (
     Attribute(
         "layout",
         "string",
-        "order of the bytes in memory: cpu-vnni (ops.layout) or cuda-planes (ops.cuda_layout)",
+        "order of the bytes in memory: cpu-vnni (ops.layout) or cuda-fragments (ops.cuda_layout)",
         "cpu-vnni",
     ),
 )

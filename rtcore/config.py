@@ -36,7 +36,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     stays. cache_tenant_share: of all blocks, what the unused ones of one cache salt may take. swap_bytes: host
     memory for the cache of preempted sequences, used where copying is cheaper than computing anew; 0 never
     does. speculation: who makes drafts for the model to verify: none, ngram, draft (a smaller model,
-    draft_bundle), or the name of an installed proposer. max_drafts: of one sequence in a step. threads: None
+    draft_bundle), or the name of an installed proposer. max_drafts: of one sequence in a step. overlap: whether a
+    step is queued while the one before runs, where the executor can; for comparison. threads: None
     takes the cores this process may use. check: full hashes what the engine reads, sizes only compares sizes.
     kernels: forces a code path of the CPU kernels. activations: what products with quantised weights round their
     input to; float32 is exact, slow, and for verification. debug_invariants: check after every step. profile: path
@@ -66,6 +67,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     swap_bytes: int = 256 * 2**20
     speculation: str = "none"
     max_drafts: int = 8
+    overlap: bool = True
     draft_bundle: str | None = None
     threads: int | None = None
     check: Literal["full", "sizes"] = "full"

@@ -25,8 +25,8 @@ from rtcore.intake import Intake
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.hash_chain import Digest, blake2b_digest
 from rtcore.kvcache.policy import CachePolicy
-from rtcore.kvcache.report import cache_stats
 from rtcore.manifest import Manifest
+from rtcore.overlap import Overlap
 from rtcore.request import EngineRequest, FinishReason, TokenDelta
 from rtcore.scheduler.base import ScheduledStep
 from rtcore.scheduler.batch import BatchBuilder
@@ -36,6 +36,7 @@ from rtcore.scheduler.outcome import Outcome, StepResult
 from rtcore.sequence import Sequence
 from rtcore.stats import EngineStats
 from rtcore.step_runner import Ran, StepRunner
+from rtcore.tally import Tally
 from rtcore.transfers import Transfers
 
 logger = logging.getLogger(__name__)
@@ -111,6 +112,10 @@ class Engine:
         hooks = Hooks(self.vocab_size)
         self._decoding = DecodingStage(executor, hooks)
         self._runner = StepRunner(executor, batch, self._decoding, self._scheduler, clock)
+        self._overlap = Overlap(self._runner, self._scheduler, executor.overlaps and config.overlap)
+        self._tally = Tally(
+            self._blocks, self._scheduler, self._runner, self._overlap, self._transfers, executor.block_bytes
+        )
         stop_ids = frozenset(manifest.text.stop_ids)
         self._intake = Intake(
             Admission(vocab_size=self.vocab_size, context_length=model_context, cache_tokens=self._blocks.capacity),
@@ -129,9 +134,6 @@ class Engine:
         self._idle_checked = True
         self._maintained = clock()
         self._dead: EngineDied | None = None
-        self._started = time.time()
-        self._generated = self._preemptions = 0
-        self._finished: dict[str, int] = dict.fromkeys(("stop", "length", "cancelled", "error"), 0)
 
     @classmethod
     def load(cls, bundle: Bundle, config: EngineConfig) -> Engine:
@@ -192,23 +194,33 @@ class Engine:
         accepted = self._settle(deltas)
         for sequence in self._scheduler.expired():
             self._finish(sequence, "error", deltas, too_late(sequence))
-        step = self._scheduler.schedule()
-        self._preemptions += step.preempted
-        prepared = self._prepare(step)
-        if step.works:
-            self._idle_checked = False
-        if not prepared:
-            outcome = Outcome.RETRYABLE_ABORT
-        elif step.works:
-            outcome = self._take_in(self._runner.run(step.works), deltas)
-        else:
-            outcome = self._idle(bool(deltas or accepted))
+        outcome = Outcome.COMMITTED if self._overlap.go_ahead() else self._land(deltas)
+        if outcome is Outcome.COMMITTED:
+            outcome = self._run_next(deltas, bool(accepted))
         if self._clock() - self._maintained >= _MAINTENANCE_SECONDS:
             self.maintain()
         if self._check_every_step or not (self._live or self._idle_checked):
             self.check_invariants()
             self._idle_checked = not self._live
         return StepResult(outcome, deltas, accepted)
+
+    def _run_next(self, deltas: list[TokenDelta], accepted: bool) -> Outcome:
+        """Schedule a step and run it, and land what was in flight before it."""
+        step = self._scheduler.schedule()
+        self._tally.preemptions += step.preempted
+        if step.works:
+            self._idle_checked = False
+        if not self._prepare(step, deltas):
+            return Outcome.RETRYABLE_ABORT
+        if step.works:
+            return self._take_in(self._overlap.run(step.works), deltas)
+        landed = self._land(deltas)
+        return self._idle(accepted or bool(deltas)) if landed is Outcome.COMMITTED else landed
+
+    def _land(self, deltas: list[TokenDelta]) -> Outcome:
+        """End the step that is in flight, if any."""
+        ran = self._overlap.land()
+        return Outcome.COMMITTED if ran is None else self._take_in(ran, deltas)
 
     def _settle(self, deltas: list[TokenDelta]) -> list[str]:
         """Queue requests whose grammars are compiled, and end those whose are none."""
@@ -240,7 +252,7 @@ class Engine:
             if len(idle):
                 self._executor.release_blocks(group, idle)
 
-    def _prepare(self, step: ScheduledStep) -> bool:
+    def _prepare(self, step: ScheduledStep, deltas: list[TokenDelta]) -> bool:
         """Move the blocks that the step needs moved. If that fails, the sequences concerned start anew."""
         error = self._transfers.prepare(step)
         if error is None:
@@ -248,6 +260,7 @@ class Engine:
         logger.warning("Cache blocks could not be moved, and what they held is computed anew: %s", error)
         self._runner.aborted += 1
         self._scheduler.rollback(step.works)
+        self._land(deltas)
         moved = {*step.saves, *step.loads}
         for sequence in moved or {work.sequence for work in step.works}:
             self._scheduler.restart(sequence)
@@ -272,7 +285,7 @@ class Engine:
         stop: int | str | None = None
         if drawn.tokens:
             reason = sequence.append(drawn.tokens[-1])
-            self._generated += len(drawn.tokens)
+            self._tally.generated += len(drawn.tokens)
             if reason == "stop":
                 stop = sequence.stop_reason(drawn.tokens[-1])
             elif drawn.stop is not None:
@@ -303,39 +316,20 @@ class Engine:
     def _forget(self, sequence: Sequence, reason: FinishReason) -> None:
         self._intake.remove(sequence)
         del self._live[sequence.request.id]
-        self._finished[reason] += 1
+        self._tally.finished(reason)
 
     def _die(self, error: EngineDied, deltas: list[TokenDelta]) -> Outcome:
         """End every request; the engine takes no more."""
         logger.critical("The engine is dead: %s", error)
         self._dead = error
+        self._overlap.drop()
         for sequence in list(self._live.values()):
             self._finish(sequence, "error", deltas, error)
         return Outcome.FATAL
 
     def stats(self) -> EngineStats:
-        drafts, drafts_accepted = self._scheduler.drafts
-        return EngineStats(
-            waiting=self._scheduler.waiting + len(self._intake.grammars),
-            running=self._scheduler.running,
-            blocks_total=self._blocks.num_blocks,
-            blocks_free=self._blocks.free_blocks,
-            cache=cache_stats(self._blocks, self._executor.block_bytes),
-            load=self._scheduler.load_stats(),
-            block_size=self._blocks.block_size,
-            context_length=self.context_length,
-            steps=self._runner.steps,
-            aborted_steps=self._runner.aborted,
-            tokens_prefilled=self._runner.prefilled,
-            tokens_generated=self._generated,
-            preemptions=self._preemptions,
-            drafts=drafts,
-            drafts_accepted=drafts_accepted,
-            swaps=self._transfers.saves,
-            swapped_bytes=self._scheduler.swapping.used,
-            finished=dict(self._finished),
-            started=self._started,
-        )
+        """What the engine does now and has done since it started."""
+        return self._tally.stats(len(self._intake.grammars), self.context_length)
 
     def check_invariants(self) -> None:
         """Raise EngineError unless requests, queue, running set and cache blocks agree. Call between steps."""
@@ -348,6 +342,7 @@ class Engine:
         """Give back session and cache; requests in flight are dropped. Safe to call twice."""
         self._live.clear()
         self._cancelled.clear()
+        self._overlap.drop()
         self._dead = self._dead or EngineDied("The engine was closed.")
         self._intake.grammars.close()
         self._scheduler.close()

@@ -38,7 +38,8 @@ class Sequence:
     copied to host memory. submitted, started: seconds of the engine's clock, started None until it leaves the queue
     for the first time. long: which lane it belongs to. frontier: while its prompt is computed, the digest of the
     block that is next. charged: tokens that its tenant was charged for. needed: blocks of each group that it lacked
-    when it last could not start.
+    when it last could not start. source: while a step is made before the tokens of
+    the one before are known, the row of that one which chooses the newest token; -1 otherwise.
     """
 
     request: EngineRequest
@@ -63,6 +64,7 @@ class Sequence:
     frontier: bytes | None = None
     charged: int = 0
     needed: list[int] | None = None
+    source: int = -1
 
     @classmethod
     def create(
@@ -109,12 +111,29 @@ class Sequence:
         """Known tokens that are not in the cache yet; 1 for a sequence that decodes."""
         return self.length - self.computed
 
-    def append(self, token: int) -> FinishReason | None:
-        """Add a generated token; the reason if the sequence ends with it."""
+    def expect(self, source: int) -> None:
+        """Count a token that row `source` of the running step will choose."""
+        self._make_room()
+        self.tokens[self.length] = self.last = 0
+        self.length += 1
+        self.source = source
+
+    def unexpect(self) -> None:
+        """Be again as before `expect`; nothing happens where no token is expected."""
+        if self.source >= 0:
+            self.source = -1
+            self.length -= 1
+            self.last = self.tokens.item(self.length - 1)
+
+    def _make_room(self) -> None:
         if self.length == len(self.tokens):
             larger = np.empty(2 * self.length, np.int64)
             larger[: self.length] = self.tokens
             self.tokens = larger
+
+    def append(self, token: int) -> FinishReason | None:
+        """Add a generated token; the reason if the sequence ends with it."""
+        self._make_room()
         self.tokens[self.length] = self.last = token
         self.length += 1
         self.decoding.take(token)

@@ -47,12 +47,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
 
     waiting, running: sequences without and with cache blocks. blocks_total, blocks_free: per cache group, of
     block_size tokens each; cached blocks that no sequence uses are free. swaps: preempted sequences whose blocks
-    were copied to host memory, swapped_bytes: what such copies take now.
-    context_length: tokens that a sequence may have here, prompt and answer together,
-    the smaller of the model's context and what the cache holds. tokens_prefilled counts tokens of prompts
-    that ran, those run anew after a preemption included; tokens_generated counts tokens given out. drafts: guesses
-    that steps verified, drafts_accepted: those that held, each of them a token without a step of its own. started:
-    seconds since the epoch.
+    were copied to host memory, swapped_bytes: what such copies take now. context_length: tokens that a sequence may
+    have here, prompt and answer together, the smaller of the model's context and what the cache holds.
+    tokens_prefilled counts tokens of prompts that ran, those run anew after a preemption included; tokens_generated
+    counts tokens given out. drafts: guesses that steps verified, drafts_accepted: those that held, each of them a
+    token without a step of its own. steps_ahead: of the steps those that were queued before the tokens of the one
+    before were known. started: seconds since the epoch.
     """
 
     waiting: int
@@ -69,6 +69,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     drafts: int = 0
     drafts_accepted: int = 0
     swaps: int = 0
+    steps_ahead: int = 0
     swapped_bytes: int = 0
     cache: CacheStats = CacheStats()
     load: LoadStats = LoadStats()

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ops.errors import EngineDied, EngineError
-from rtcore.decoding.stage import DecodingStage, Drawn
+from rtcore.decoding.stage import Choice, DecodingStage, Drawn, StepRows
 from rtcore.executor.base import Executor
 from rtcore.scheduler.base import Work
 from rtcore.scheduler.batch import BatchBuilder
 from rtcore.scheduler.lane_scheduler import LaneScheduler
 from rtcore.scheduler.outcome import Outcome
-from rtcore.sequence import Sequence
+from rtcore.sequence import Sequence, Status
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,41 @@ class Ran:
     drawn: list[Drawn] = field(default_factory=list)
     failed: list[tuple[Sequence, EngineError]] = field(default_factory=list)
     died: EngineDied | None = None
+
+
+@dataclass(slots=True)
+class Flight:
+    """A step that was given to the executor and whose tokens are not known yet.
+
+    began: seconds of the engine's clock. advanced: whether its sequences count as if it had ended.
+    """
+
+    works: list[Work]
+    rows: StepRows
+    choice: Choice
+    began: float
+    advanced: bool = False
+
+    def advance(self) -> None:
+        """Have the sequences count what is being computed, and expect a token where one will go on."""
+        self.advanced = True
+        row = 0
+        for work in self.works:
+            sequence = work.sequence
+            if sequence.status is Status.RUNNING:
+                sequence.computed += work.tokens
+                if work.samples and sequence.length + 1 < sequence.limit:
+                    sequence.expect(row)
+            row += work.logits
+
+    def retract(self) -> None:
+        """Undo `advance`."""
+        if self.advanced:
+            self.advanced = False
+            for work in self.works:
+                if work.sequence.status is Status.RUNNING:
+                    work.sequence.unexpect()
+                    work.sequence.computed -= work.tokens
 
 
 class StepRunner:
@@ -57,6 +92,7 @@ class StepRunner:
         self._scheduler = scheduler
         self._clock = clock
         self._isolate = False
+        self._landed = 0.0
         self._lone_failures = 0
         self.steps = self.aborted = self.prefilled = 0
 
@@ -64,12 +100,19 @@ class StepRunner:
         """Run the works of a step that was scheduled and prepared."""
         return self._run_parts(works) if self._isolate else self._run_whole(works)
 
+    @property
+    def isolates(self) -> bool:
+        """Whether the next works run in parts, because those before failed together."""
+        return self._isolate
+
     def _run_whole(self, works: list[Work]) -> Ran:
         """Run all work at once; on failure give everything back and have the next step isolate the cause."""
         ran = Ran()
         error = self._try(works, ran)
-        if error is None:
-            return ran
+        return ran if error is None else self.fail(works, error, ran)
+
+    def fail(self, works: list[Work], error: EngineError, ran: Ran) -> Ran:
+        """Give back what works had reserved that failed together, and isolate the cause in the next step."""
         self._scheduler.rollback(works)
         self.aborted += 1
         if isinstance(error, EngineDied):
@@ -115,7 +158,12 @@ class StepRunner:
         return ran
 
     def _try(self, works: list[Work], ran: Ran) -> EngineError | None:
-        """Run works and commit them; on failure change nothing and return the error.
+        """Run works and commit them; on failure change nothing and return the error."""
+        flight = self.launch(works)
+        return self.land(flight, ran) if isinstance(flight, Flight) else flight
+
+    def launch(self, works: list[Work]) -> Flight | EngineError:
+        """Give works to the executor; on failure nothing changes.
 
         A failure of any kind counts, not only the typed ones: one request must not end all others.
         """
@@ -123,13 +171,31 @@ class StepRunner:
         try:
             rows = self._decoding.begin(works)
             self._executor.run(self._batch.build(works))
-            drawn = self._decoding.finish(rows)
-        except EngineError as error:
-            return error
+            return Flight(works, rows, self._decoding.choose(rows), began)
         except Exception as error:
-            logger.exception("The executor raised an error without a type")
-            return EngineError("A step failed.", why=f"{type(error).__name__}: {error}")
-        self._scheduler.observe(works, self._clock() - began)
+            return _typed(error)
+
+    def land(self, flight: Flight, ran: Ran) -> EngineError | None:
+        """Wait for what a flight chose and commit its works, but for those of sequences that have ended since; on
+        failure return the error, with the sequences as before the flight."""
+        drawn: list[Drawn] = []
+        error: EngineError | None = None
+        try:
+            drawn = self._decoding.finish(flight.rows, flight.choice)
+        except Exception as raised:
+            error = _typed(raised)
+        flight.retract()
+        now = self._clock()
+        seconds = now - max(flight.began, self._landed)
+        self._landed = now
+        if error is not None:
+            return error
+        works = flight.works
+        if any(work.sequence.status is not Status.RUNNING for work in works):
+            drawn = [one for one in drawn if one.sequence.status is Status.RUNNING]
+            works = [work for work in works if work.sequence.status is Status.RUNNING]
+        else:
+            self._scheduler.observe(works, seconds)
         self.steps += 1
         self._lone_failures = 0
         for work in works:
@@ -143,6 +209,13 @@ class StepRunner:
         self._scheduler.commit(works)
         ran.drawn += drawn
         return None
+
+
+def _typed(error: Exception) -> EngineError:
+    if isinstance(error, EngineError):
+        return error
+    logger.error("The executor raised an error without a type", exc_info=error)
+    return EngineError("A step failed.", why=f"{type(error).__name__}: {error}")
 
 
 def _less(work: Work) -> Work:

@@ -12,8 +12,8 @@ from export.kernels.tuning import Tiles, tiles
 from export.kernels.variant import Variant
 from ops.errors import KernelError
 
-#: Tensor cores take no narrower tiles.
-_NARROWEST = 16
+#: From this compute capability on a kernel may start before the one ahead of it has ended.
+_DEPENDENT = 90
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,7 @@ def compile_variant(variant: Variant, architecture: Architecture) -> list[Compil
 
 
 def _fitting(variant: Variant, choice: Tiles, architecture: Architecture) -> Compiled:
-    """The choice with as many pipeline stages as shared memory holds.
-
-    A gated activation runs two products side by side, so its tiles are half as wide as the table's.
-    """
-    wide = choice.constants.get("BLOCK_N", 0)
-    if variant.constants.get("ACTIVATION") and "BLOCK_M" in choice.constants and wide > _NARROWEST:
-        choice = structs.replace(choice, constants={**choice.constants, "BLOCK_N": wide // 2})
+    """The choice with as many pipeline stages as shared memory holds."""
     for stages in range(choice.stages, 0, -1):
         compiled = _compile(variant, structs.replace(choice, stages=stages), architecture)
         if compiled.shared <= architecture.shared_memory:
@@ -59,7 +53,9 @@ def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Com
     import triton
     from triton.compiler import ASTSource
 
-    constants = {**choice.constants, **variant.constants}
+    capability = architecture.capability or 0
+    constants = {**choice.constants, **variant.constants, "STAGES": choice.stages}
+    constants["DEPENDENT"] = int(capability >= _DEPENDENT)
     if architecture.capability is None and "PACKED" in constants:
         constants["PACKED"] = 0  # written in PTX
     names = variant.function.arg_names
@@ -93,4 +89,6 @@ def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Com
             why="The launcher gives kernels none.",
             remedy="Report it.",
         )
-    return Compiled(variant, choice, compiled.asm[architecture.binary], metadata.name, int(metadata.shared), wanted)
+    # What the launcher alone reads comes along: the number of programs that fill a GPU.
+    kept = {**choice.constants, **wanted}
+    return Compiled(variant, choice, compiled.asm[architecture.binary], metadata.name, int(metadata.shared), kept)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
+from export.kernels.plan_sample import sample_variants
 from export.kernels.variant import TRITON_TYPES, Variant
 from ops.schema import DOMAIN
 from ops.triton import (
@@ -17,7 +18,6 @@ from ops.triton import (
     linear,
     quant_matmul,
     rms_norm,
-    sample,
 )
 from ops.triton.activation import ACTIVATIONS
 
@@ -25,6 +25,8 @@ from ops.triton.activation import ACTIVATIONS
 BLOCK_SIZE = 16
 _ALIGNMENT = 16
 _LOGITS = ("Logits", "QuantLogits")
+#: Where programs that split a product leave their parts, and count them.
+_PARTS = {"partial": "*fp32", "counters": "*i32"}
 
 
 def variants_of(graph: ir.Graph, dtype: str) -> list[Variant]:
@@ -34,8 +36,7 @@ def variants_of(graph: ir.Graph, dtype: str) -> list[Variant]:
         handler = plan.handlers.get(node.op_type) if node.domain == DOMAIN else None
         if handler is not None:
             handler(node)
-    plan.sample()
-    return list(plan.found.values())
+    return [*plan.found.values(), *sample_variants()]
 
 
 def dims(value: ir.Value | None) -> tuple[int | str | None, ...]:
@@ -47,6 +48,11 @@ def dims(value: ir.Value | None) -> tuple[int | str | None, ...]:
 
 def _power(number: int) -> int:
     return max(16, 1 << (number - 1).bit_length())
+
+
+def _gated(kernel: str, activation: str) -> str:
+    """The name in the tuning table: with an activation two products run side by side."""
+    return kernel if activation == "none" else f"{kernel}_gated"
 
 
 class _Plan:
@@ -76,12 +82,14 @@ class _Plan:
         types: dict[str, str],
         constants: dict[str, int],
         aligned: dict[str, int],
+        tuned: str | None = None,
     ) -> None:
-        """aligned: values of integer arguments; those that are multiples of 16 are compiled as such."""
+        """aligned: values of integer arguments; those that are multiples of 16 are compiled as such. tuned: its
+        name in the tuning table, where that is not the kernel's."""
         key = "/".join((kernel, self.dtype, *rest))
         known = {name for name, kind in types.items() if kind.startswith("*")}
         known |= {name for name, value in aligned.items() if name in types and value % _ALIGNMENT == 0}
-        variant = Variant(key, kernel, function, types, frozenset(known), constants)
+        variant = Variant(key, tuned or kernel, function, types, frozenset(known), constants)
         before = self.found.get(key)
         self.found[key] = variant if before is None else before.joined(variant)
 
@@ -123,9 +131,19 @@ class _Plan:
         width = height if activation == "none" else height // 2
         sizes = {"width": width, "columns": columns}
         types = pointers | {"width": "i32", "columns": "i32"}
-        self._add("linear_row", rest, linear.linear_row_kernel, types, constants, sizes)
-        types = pointers | {"rows": "i32", "width": "i32", "columns": "i32"}
-        self._add("linear_tile", rest, linear.linear_tile_kernel, types, constants, sizes)
+        self._add(
+            "linear_row", rest, linear.linear_row_kernel, types, constants, sizes, _gated("linear_row", activation)
+        )
+        types = pointers | _PARTS | {"rows": "i32", "width": "i32", "columns": "i32"}
+        self._add(
+            "linear_tile",
+            rest,
+            linear.linear_tile_kernel,
+            types,
+            constants,
+            sizes,
+            _gated("linear_tile", activation),
+        )
 
     def _form(self, node: ir.Node) -> tuple[str, dict[str, int]]:
         bits, group = node.attributes["bits"].as_int(), node.attributes["group"].as_int()
@@ -139,23 +157,20 @@ class _Plan:
         out, activation, rest, constants = self._product(node, bias)
         form, numbers = self._form(node)
         height = node.attributes["rows"].as_int()
-        sizes = {"width": height if activation == "none" else height // 2, "columns": columns, "row_bytes": 16}
+        sizes = {"width": height if activation == "none" else height // 2, "columns": columns, "block_bytes": 16}
         packed = {"words": "*i32", "scales": "*fp16"}
-        tail = {"width": "i32", "columns": "i32", "groups": "i32", "row_bytes": "i32"}
-        types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": out} | tail
-        constants = numbers | constants
-        row, tile = quant_matmul.quant_row_kernel, quant_matmul.quant_tile_kernel
-        self._add("quant_row", (form, *rest), row, types, {**constants, "PACKED": 1}, sizes)
-        types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": out, "rows": "i32"} | tail
-        self._add("quant_tile", (form, *rest), tile, types, constants, sizes)
-        types = packed | {"out": f"*{self.t}", "columns": "i32", "groups": "i32", "row_bytes": "i32"}
-        self._add("dequantise", (form,), quant_matmul.dequantise_kernel, types, numbers, sizes)
+        types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": out} | _PARTS
+        types |= {"rows": "i32", "width": "i32", "columns": "i32", "block_bytes": "i32"}
+        tile, tuned = quant_matmul.quant_tile_kernel, _gated("quant_tile", activation)
+        self._add("quant_tile", (form, *rest), tile, types, {**numbers, **constants, "PACKED": 1}, sizes, tuned)
+        types = packed | {"out": f"*{self.t}", "height": "i32", "columns": "i32", "block_bytes": "i32"}
+        self._add("dequantise", (form,), quant_matmul.dequantise_kernel, types, {**numbers, "PACKED": 1}, sizes)
 
     def _quant_gather(self, node: ir.Node) -> None:
         form, numbers = self._form(node)
         types = {"words": "*i32", "scales": "*fp16", "ids": "*i64", "y": f"*{self.t}", "rows": "i32"}
-        types |= {"columns": "i32", "groups": "i32", "row_bytes": "i32"}
-        sizes = {"columns": node.attributes["columns"].as_int(), "row_bytes": 16}
+        types |= {"columns": "i32", "block_bytes": "i32"}
+        sizes = {"columns": node.attributes["columns"].as_int(), "block_bytes": 16}
         self._add("quant_gather", (form,), gather.quant_gather_kernel, types, numbers, sizes)
 
     def _attention(self, node: ir.Node) -> None:
@@ -174,63 +189,45 @@ class _Plan:
         pointer = f"*{self.t}"
         shape = {"HEAD_DIM": head_dim, "VALUE_DIM": value_dim}
 
-        names = f"{heads}.{kv_heads}.{head_dim}.{value_dim}.{rotary}"
-        names += ".interleaved" if integer("interleaved") else ""
-        names += (".q_norm" if present(12) else "") + (".k_norm" if present(13) else "")
-        types = dict.fromkeys(("q", "k", "v", "turned", "k_cache", "v_cache"), pointer)
-        types |= {"slot_mapping": "*i32", "positions": "*i64"}
-        types |= dict.fromkeys(("rope_table", "q_norm", "k_norm"), "*fp32")
-        types |= dict.fromkeys(("q_stride", "k_stride", "v_stride"), "i32") | {"norm_epsilon": "fp32"}
-        strides = [heads * head_dim, kv_heads * head_dim, kv_heads * value_dim]
+        turning = f".{rotary}" + (".interleaved" if integer("interleaved") else "")
+        turning += (".q_norm" if present(12) else "") + (".k_norm" if present(13) else "")
+        turned = {"ROTARY": rotary, "INTERLEAVED": integer("interleaved")}
+        turned |= {"HAS_Q_NORM": int(present(12)), "HAS_K_NORM": int(present(13))}
+        inputs = dict.fromkeys(("q", "k", "v"), pointer)
+        rope = dict.fromkeys(("rope_table", "q_norm", "k_norm"), "*fp32")
+        strides = dict.fromkeys(("q_stride", "k_stride", "v_stride"), "i32")
+        widths = [heads * head_dim, kv_heads * head_dim, kv_heads * value_dim]
         if not present(1):
-            strides = [sum(strides)] * 3
-        self._add(
-            "attention_prepare",
-            (names,),
-            attention_prepare.attention_prepare_kernel,
-            types,
-            {
-                "HEADS": heads,
-                "KV_HEADS": kv_heads,
-                **shape,
-                "ROTARY": rotary,
-                "INTERLEAVED": integer("interleaved"),
-                "HAS_Q_NORM": int(present(12)),
-                "HAS_K_NORM": int(present(13)),
-                "BLOCK_D": _power(max(head_dim, value_dim)),
-            },
-            dict(zip(("q_stride", "k_stride", "v_stride"), strides, strict=True)),
+            widths = [sum(widths)] * 3
+        aligned = dict(zip(strides, widths, strict=True))
+        caches = dict.fromkeys(("k_cache", "v_cache"), pointer)
+        types = (
+            inputs | {"turned": pointer} | caches | {"slot_mapping": "*i32", "positions": "*i64"} | rope | strides
         )
-        names = f"{heads}.{kv_heads}.{head_dim}.{value_dim}.{BLOCK_SIZE}"
-        names += (".window" if window else "") + (".softcap" if capped else "") + (".sinks" if sinks else "")
-        flags = {"HAS_SINKS": int(sinks), "HAS_WINDOW": int(window)}
-        scores = {"HAS_SOFTCAP": int(capped), "BLOCK_SIZE": BLOCK_SIZE}
-        blocks = {"BLOCK_D": _power(head_dim), "BLOCK_V": _power(value_dim)}
+        types |= {"norm_epsilon": "fp32", "first": "i32"}
+        constants = {"HEADS": heads, "KV_HEADS": kv_heads, **shape, **turned}
+        constants["BLOCK_D"] = _power(max(head_dim, value_dim))
+        names = f"{heads}.{kv_heads}.{head_dim}.{value_dim}"
+        prepare = attention_prepare.attention_prepare_kernel
+        self._add("attention_prepare", (names + turning,), prepare, types, constants, aligned)
+
+        names += f".{BLOCK_SIZE}" + (".window" if window else "") + (".softcap" if capped else "")
+        names += ".sinks" if sinks else ""
+        scores = {"HAS_SINKS": int(sinks), "HAS_WINDOW": int(window), "HAS_SOFTCAP": int(capped)}
+        scores |= {"BLOCK_SIZE": BLOCK_SIZE, "BLOCK_D": _power(head_dim), "BLOCK_V": _power(value_dim)}
         floats = {"scale": "fp32", "softcap": "fp32", "window": "i32", "table_width": "i32"}
-        caches = dict.fromkeys(("q", "k_cache", "v_cache"), pointer) | {"block_tables": "*i32"}
-        types = caches | {"seq_lens": "*i32", "sinks": "*fp32", "out": pointer}
-        types |= {"partial": "*fp32", "partial_stats": "*fp32"} | floats | {"pieces": "i32"}
-        constants = {"KV_HEADS": kv_heads, "GROUP": heads // kv_heads, **shape, **flags, **scores, **blocks}
+        types = inputs | caches | {"block_tables": "*i32", "slot_mapping": "*i32", "seq_lens": "*i32"}
+        types |= {"positions": "*i64"} | rope | {"sinks": "*fp32", "out": pointer, "partial": "*fp32"}
+        types |= {"partial_stats": "*fp32", "counters": "*i32"} | strides | {"norm_epsilon": "fp32"} | floats
+        types |= {"pieces": "i32"}
+        group = heads // kv_heads
+        constants = {"KV_HEADS": kv_heads, "GROUP": group, **shape, **turned, **scores}
+        constants["BLOCK_H"] = _power(group)  # one program has all query heads of its kv head
         decode = attention_decode.attention_decode_kernel
-        constants |= {"BLOCK_H": _power(heads // kv_heads)}  # one program has all query heads of its kv head
-        self._add("attention_decode", (names,), decode, types, constants, {})
-        types = {"partial": "*fp32", "partial_stats": "*fp32", "seq_lens": "*i32", "sinks": "*fp32", "out": pointer}
-        types |= {"window": "i32", "pieces": "i32"}
-        constants = {"HEADS": heads, "VALUE_DIM": value_dim, **flags, "BLOCK_V": _power(value_dim)}
-        self._add("attention_merge", (names,), attention_decode.attention_merge_kernel, types, constants, {})
-        types = caches | {"query_start": "*i32", "seq_lens": "*i32", "sinks": "*fp32", "out": pointer}
-        types |= floats | {"first": "i32"}
-        constants = {"HEADS": heads, "KV_HEADS": kv_heads, **shape, **flags, **scores, **blocks}
+        self._add("attention_decode", (names + turning,), decode, types, constants, aligned)
+
+        types = {"q": pointer} | caches | {"block_tables": "*i32", "query_start": "*i32", "seq_lens": "*i32"}
+        types |= {"sinks": "*fp32", "out": pointer} | floats | {"first": "i32"}
+        constants = {"HEADS": heads, "KV_HEADS": kv_heads, **shape, **scores}
         prefill = attention_prefill.attention_prefill_kernel
         self._add("attention_prefill", (names,), prefill, types, constants, {})
-
-    def sample(self) -> None:
-        """Greedy choice, which every graph's logits may go through."""
-        types = {"logits": "*fp32", "values": "*fp32", "indices": "*i32", "columns": "i32", "parts": "i32"}
-        self.found["argmax_part"] = self._plain("argmax_part", sample.argmax_part_kernel, types)
-        types = {"values": "*fp32", "indices": "*i32", "ids": "*i64", "tops": "*fp32", "parts": "i32"}
-        self.found["argmax"] = self._plain("argmax", sample.argmax_kernel, types)
-
-    def _plain(self, kernel: str, function: object, types: dict[str, str]) -> Variant:
-        pointers = frozenset(name for name, kind in types.items() if kind.startswith("*"))
-        return Variant(kernel, kernel, function, types, pointers, {})

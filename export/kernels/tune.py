@@ -11,6 +11,7 @@ import math
 import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,8 +21,9 @@ from ops.errors import MissingExtra, WrongTarget
 from rtcore.command import Command
 from rtcore.machine import available_cores
 
-#: Widths and columns of a Llama's products: q|k|v, output, gate|up, down, head.
-SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096), (960, 576), (576, 1536))
+#: Widths and columns of a Llama's products: q|k|v, output, down, head; and of those of gate and up.
+SHAPES = ((6144, 4096), (4096, 4096), (4096, 14336), (128256, 4096), (960, 576), (576, 1536))
+GATED = ((14336, 4096), (1536, 576))
 #: Weights are rotated over at least this many bytes.
 ROTATED = 256 << 20
 GROUP = 128
@@ -72,55 +74,90 @@ def _weights(count: int, make: Callable[[], Any]) -> list[Any]:
     return [first] + [make() for _ in range(min(count, max(1, ROTATED // size)))]
 
 
-def _linear(choice: Tiles, rows: int, width: int, columns: int) -> list[Callable[[], Any]]:
+def _scratch() -> tuple[Any, Any]:
+    """Room for the parts of products that programs split, and their counters."""
+    import torch
+
+    return torch.empty(32 << 20, device="cuda"), torch.zeros(1 << 16, device="cuda", dtype=torch.int32)
+
+
+def _grid(choice: Tiles, rows: int, width: int, steps: int) -> tuple[int, int, int]:
+    """Programs of a product of few rows, as the launcher counts them (ops/src/cuda_linear.cc)."""
+    sizes = choice.constants
+    tiles = -(-width // sizes["BLOCK_N"])
+    each = -(-steps // max(1, min(steps, sizes["PROGRAMS"] // tiles)))
+    return tiles, -(-steps // each), -(-rows // sizes["BLOCK_M"])
+
+
+def _options(choice: Tiles, activation: int) -> dict[str, int]:
+    """What a launch gives a kernel besides its arguments; PROGRAMS is for the grid."""
+    options = {"HAS_BIAS": 0, "ACTIVATION": activation, "DEPENDENT": 0, "num_warps": choice.warps}
+    sizes = {name: value for name, value in choice.constants.items() if name != "PROGRAMS"}
+    return options | sizes | {"num_stages": choice.stages}
+
+
+def _linear(choice: Tiles, rows: int, width: int, columns: int, activation: int) -> list[Callable[[], Any]]:
     import torch
 
     from ops.triton.linear import linear_row_kernel, linear_tile_kernel
 
     def make() -> Any:
-        return torch.randn(width, columns, device="cuda", dtype=torch.bfloat16)
+        return torch.randn(width * (1 + activation), columns, device="cuda", dtype=torch.bfloat16)
 
     x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
     y = torch.empty(rows, width, device="cuda", dtype=torch.bfloat16)
-    options = {"HAS_BIAS": 0, "ACTIVATION": 0, "num_warps": choice.warps, "num_stages": choice.stages}
-    grid = (-(-width // choice.constants["BLOCK_N"]),)
-    kernel: Any = linear_row_kernel if rows == 1 else linear_tile_kernel
-    sizes = (width, columns) if rows == 1 else (rows, width, columns)
+    options = _options(choice, activation)
+    if rows == 1:
+        one: Any = linear_row_kernel
+        programs = (-(-width // choice.constants["BLOCK_N"]),)
+        return [
+            lambda w=w: one[programs](x, w, x, y, width, columns, **options)  # type: ignore[misc]
+            for w in _weights(16, make)
+        ]
+    parts, counters = _scratch()
+    grid = _grid(choice, rows, width, -(-columns // choice.constants["BLOCK_K"]))
+    kernel: Any = linear_tile_kernel
     return [
-        lambda w=w: kernel[grid](x, w, x, y, *sizes, **options, **choice.constants)  # type: ignore[misc]
+        lambda w=w: kernel[grid](  # type: ignore[misc]
+            x, w, x, y, parts, counters, rows, width, columns, **options, STAGES=choice.stages
+        )
         for w in _weights(16, make)
     ]
 
 
-def _quant(choice: Tiles, rows: int, width: int, columns: int) -> list[Callable[[], Any]]:
+def _quant(choice: Tiles, rows: int, width: int, columns: int, activation: int) -> list[Callable[[], Any]]:
     import torch
 
-    from ops.cuda_layout import row_bytes
+    from ops.cuda_layout import shape_of, steps_of
     from ops.layout import QuantForm
-    from ops.triton.quant_matmul import quant_row_kernel, quant_tile_kernel
+    from ops.triton.quant_matmul import quant_tile_kernel
 
-    size = row_bytes(QuantForm(4, GROUP), columns)
+    form = QuantForm(4, GROUP)
+    shape = shape_of(form, width * (1 + activation), columns)
 
     def make() -> Any:
         # Codes and scales below 0.01: 0x20 is the upper half of such a float16.
-        return torch.randint(0, 0x20, (width, size), device="cuda", dtype=torch.uint8)
+        return torch.randint(0, 0x20, shape, device="cuda", dtype=torch.uint8)
 
     x = torch.randn(rows, columns, device="cuda", dtype=torch.float16)
     y = torch.empty(rows, width, device="cuda", dtype=torch.float16)
-    options = {"BITS": 4, "GROUP": GROUP, "MINIMA": 0, "HAS_BIAS": 0, "ACTIVATION": 0}
-    options |= {"num_warps": choice.warps, "num_stages": choice.stages}
-    if rows == 1:
-        options["PACKED"] = 1
-    grid: tuple[int, ...] = (-(-width // choice.constants["BLOCK_N"]),)
-    if rows > 1:
-        grid = (*grid, -(-rows // choice.constants["BLOCK_M"]))
-    kernel: Any = quant_row_kernel if rows == 1 else quant_tile_kernel
-    sizes: tuple[int, ...] = (width, columns, -(-columns // GROUP), size)
-    if rows > 1:
-        sizes = (rows, *sizes)
+    parts, counters = _scratch()
+    options = _options(choice, activation) | {"BITS": 4, "GROUP": GROUP, "MINIMA": 0, "PACKED": 1}
+    grid = _grid(choice, rows, width, steps_of(4, columns))
+    sizes = (rows, width, columns, shape[1])
+    kernel: Any = quant_tile_kernel
     return [
         lambda w=w: kernel[grid](  # type: ignore[misc]
-            x, w.view(torch.int32), w.view(torch.float16), x, y, *sizes, **options, **choice.constants
+            x,
+            w.view(torch.int32),
+            w.view(torch.float16),
+            x,
+            y,
+            parts,
+            counters,
+            *sizes,
+            **options,
+            STAGES=choice.stages,
         )
         for w in _weights(64, make)
     ]
@@ -139,33 +176,33 @@ def _choices(
 def sweeps(quick: bool) -> list[tuple[Sweep, list[tuple[int, int, int]]]]:
     """What is tried, and for which shapes."""
     found: list[tuple[Sweep, list[tuple[int, int, int]]]] = []
-    for least, most in ((8192, 2**31), (2048, 8192), (0, 2048)):
-        shapes = [(1, width, columns) for width, columns in SHAPES if least <= columns < most]
-        k_sizes = (512, 1024) if least == 0 else (1024, 2048, 4096)
-        row = tuple(_choices(2**31 - 1, least, (4, 8), (2,), BLOCK_N=(1, 2, 4), BLOCK_K=k_sizes))
-        found.append((Sweep("linear_row", row, _linear), shapes))
-        words = tuple(_choices(2**31 - 1, least, (2, 4, 8), (2,), BLOCK_N=(4, 8, 16), BLOCK_W=(128, 256)))
-        found.append((Sweep("quant_row", words, _quant), shapes))
-    depths = (3, 4) if quick else (2, 3, 4, 5)
-    for rows, most in ((16, 16), (32, 32), (64, 64), (128, 512)):
-        shapes = [(rows, width, columns) for width, columns in SHAPES[: 4 if quick else 5]]
-        if rows <= 64:
-            tiles = _choices(most, 0, (4,), depths, BLOCK_M=(rows,), BLOCK_N=(16, 32, 64), BLOCK_K=(64, 128, 256))
-            found.append((Sweep("linear_tile", tuple(tiles), _linear), shapes))
-        heights = (64, 128) if rows > 64 else (rows,)
-        packed = _choices(most, 0, (4, 8), depths, BLOCK_M=heights, BLOCK_N=(32, 64, 128), BLOCK_W=(16,))
-        found.append((Sweep("quant_tile", tuple(packed), _quant), shapes))
+    programs = (132, 264) if quick else (132, 200, 264, 330, 400)
+    for activation, shapes, end in ((0, SHAPES, ""), (1, GATED, "_gated")):
+
+        def add(
+            kernel: str, launch: Any, choices: Iterator[Tiles], cases: list[Any], gated: int = activation
+        ) -> None:
+            found.append((Sweep(kernel, tuple(choices), partial(launch, activation=gated)), cases))
+
+        for least, most in ((2048, 2**31), (0, 2048)):
+            single = [(1, width, columns) for width, columns in shapes if least <= columns < most]
+            row = _choices(2**31 - 1, least, (4, 8), (2,), BLOCK_N=(1, 2, 4, 8), BLOCK_K=(512, 1024, 2048))
+            add(f"linear_row{end}", _linear, row, single)
+        for rows in (16, 32, 64):
+            cases = [(rows, width, columns) for width, columns in shapes if columns >= 2048]
+            sizes: dict[str, Any] = {"BLOCK_M": (rows,), "BLOCK_N": (64, 128)}
+            depths = (3, 4) if quick else (2, 3, 4, 6)
+            dense = _choices(rows, 0, (4,), depths, **sizes, BLOCK_K=(64, 128), PROGRAMS=programs)
+            add(f"linear_tile{end}", _linear, dense, cases)
+            packed = _choices(128 if rows == 64 else rows, 0, (4, 8), (2, 3), **sizes, PROGRAMS=programs)
+            add(f"quant_tile{end}", _quant, packed, cases)
     return found
 
 
 def compile_ahead(chosen: list[tuple[Sweep, list[tuple[int, int, int]]]]) -> None:
     """Compile all choices side by side, in processes: Triton keeps them on disk, and measuring finds them there."""
     tasks = {
-        (sweep.kernel, tuple(choice.constants.items()), choice.warps, choice.stages): (
-            sweep.launch,
-            choice,
-            shapes[0],
-        )
+        (sweep.kernel, str(_options(choice, 0))): (sweep.launch, choice, shapes[0])
         for sweep, shapes in chosen
         for choice in sweep.choices
     }

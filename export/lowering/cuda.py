@@ -20,6 +20,7 @@ from export.parameters import TensorReader
 from export.passes.base import only_use, producer
 from export.quantise_cuda import CudaQuantisedWeight
 from export.recipe import Recipe, Role
+from ops.cuda_layout import BLOCK_ROWS
 from ops.errors import ConfigError, UnsupportedModel
 from ops.schema import DOMAIN, VERSION
 
@@ -122,7 +123,10 @@ def _fuse_activation(graph: ir.Graph, node: ir.Node) -> None:
     if source is None or only_use(source) is not node:
         return
     product = producer(source, "Linear", DOMAIN) or producer(source, "QuantMatMul", DOMAIN)
-    if product is not None:
+    if product is None:
+        return
+    rows = product.attributes.get("rows")
+    if rows is None or rows.as_int() % (2 * BLOCK_ROWS) == 0:  # gate and up each begin with a block
         _activate(graph, node, product)
 
 

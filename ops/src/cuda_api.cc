@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cuda_device.h"
+#include "cuda_sample.h"
 #include "failure.h"
 
 #define ORTOLAN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -158,22 +159,23 @@ ORTOLAN_EXPORT const char* ortolan_cuda_release_event(int64_t number, void* even
   });
 }
 
-// Each row's largest logit and its index: logits float32 [rows, columns], ids int64 [rows], tops float32 [rows].
-ORTOLAN_EXPORT const char* ortolan_cuda_argmax(int64_t number, Address logits, Address ids, Address tops, int64_t rows,
-                                               int64_t columns) noexcept {
+ORTOLAN_EXPORT const char* ortolan_cuda_sample(int64_t number, const ortolan::cuda::SampleCall* call) noexcept {
+  return guarded([&] { ortolan::cuda::sample(entered(number), *call); });
+}
+
+ORTOLAN_EXPORT const char* ortolan_cuda_reserve_sample(int64_t number, int64_t rows, int64_t columns) noexcept {
+  return guarded([&] { ortolan::cuda::reserve_sample(entered(number), rows, columns); });
+}
+
+ORTOLAN_EXPORT const char* ortolan_cuda_feed(int64_t number, Address input_ids, Address token_source, Address ids,
+                                             int64_t tokens) noexcept {
+  return guarded([&] { ortolan::cuda::feed(entered(number), input_ids, token_source, ids, tokens); });
+}
+
+// Waits until what was queued before an event is done.
+ORTOLAN_EXPORT const char* ortolan_cuda_await(int64_t number, void* event) noexcept {
   return guarded([&] {
-    const auto& device = entered(number);
-    const auto& part = device.find("argmax_part");
-    const auto& whole = device.find("argmax");
-    const int64_t size = part.constant("PART"), parts = (columns + size - 1) / size;
-    if (parts > whole.constant("BLOCK")) throw ortolan::Failure("the vocabulary is too large for the kernel argmax.");
-    const size_t bytes = static_cast<size_t>((rows * parts * 4 + 255) / 256 * 256);
-    char* values = device.scratch(2 * bytes);
-    // NOLINTBEGIN: the driver's addresses are numbers, kernels' arguments pointers.
-    device.launch(part, device.stream(), {rows, parts}, reinterpret_cast<void*>(logits), values, values + bytes,
-                  static_cast<int32_t>(columns), static_cast<int32_t>(parts));
-    device.launch(whole, device.stream(), {rows}, values, values + bytes, reinterpret_cast<void*>(ids),
-                  reinterpret_cast<void*>(tops), static_cast<int32_t>(parts));
-    // NOLINTEND
+    entered(number);
+    check(driver().event_synchronize(event), "waiting for an event");
   });
 }

@@ -120,47 +120,51 @@ void PagedAttention::compute(const Call& call) const {
   call.in_place(2, "v_cache_out", in.v_cache);
   if (in.tokens == 0) return;
   const Stream stream = call.stream();
-  const int64_t turned = room(in.tokens * attributes_.heads * in.head_dim * 2);
-  int64_t partials = 0;
-  if (in.decodes > 0) {
-    const int64_t pieces = session_.device.find(session_.key("attention_decode", shape_key(in))).constant("PIECES");
-    partials = room(in.decodes * attributes_.heads * pieces * in.value_dim * 4) +
-               room(in.decodes * attributes_.heads * pieces * 2 * 4);
-  }
-  char* scratch = session_.device.scratch(static_cast<size_t>(turned + partials));
-  prepare(in, stream, scratch);
-  if (in.decodes > 0) decode(in, stream, scratch, scratch + turned, out.data);
+  const int64_t turned = in.prompts > 0 ? room(in.tokens * attributes_.heads * in.head_dim * 2) : 0;
+  const Pieces pieces = in.decodes > 0 ? pieces_of(in) : Pieces{};
+  char* scratch = session_.device.scratch(static_cast<size_t>(turned + pieces.results + pieces.stats));
+  if (in.prompts > 0) prepare(in, stream, scratch);
+  if (in.decodes > 0) decode(in, stream, pieces, scratch + turned, out.data);
   if (in.prompts > 0) prefill(in, stream, scratch, out.data);
 }
 
-void PagedAttention::prepare(const Inputs& in, Stream stream, void* turned) const {
-  std::string key = std::to_string(attributes_.heads) + "." + std::to_string(attributes_.kv_heads) + "." +
-                    std::to_string(in.head_dim) + "." + std::to_string(in.value_dim) + "." +
-                    std::to_string(attributes_.rotary_dims);
+// How a decode step is split, and what the pieces' results take.
+PagedAttention::Pieces PagedAttention::pieces_of(const Inputs& in) const {
+  const Kernel& kernel = session_.device.find(session_.key("attention_decode", shape_key(in) + heads_key(in)),
+                                              in.decodes);
+  const int64_t count = std::min<int64_t>(kernel.constant("PIECES"),
+                                          up(std::max<int64_t>(1, in.longest_context), kernel.constant("PIECE")));
+  if (count == 1) return {&kernel, 1, 0, 0};
+  const int64_t parts = in.decodes * attributes_.heads * count;
+  return {&kernel, count, room(parts * in.value_dim * 4), room(parts * 2 * 4)};
+}
+
+std::string PagedAttention::heads_key(const Inputs& in) const {
+  std::string key = "." + std::to_string(attributes_.rotary_dims);
   if (attributes_.interleaved) key += ".interleaved";
   if (in.q_norm.present) key += ".q_norm";
   if (in.k_norm.present) key += ".k_norm";
-  session_.device.launch(session_.device.find(session_.key("attention_prepare", key)), stream,
-                         {in.tokens, attributes_.heads + 2 * int64_t{attributes_.kv_heads}}, in.q, in.k, in.v, turned,
-                         in.k_cache.data, in.v_cache.data, in.slot_mapping.data, in.positions.data,
-                         in.rope_table.data, in.q_norm.data, in.k_norm.data, small(in.q_stride), small(in.k_stride),
-                         small(in.v_stride), attributes_.norm_epsilon);
+  return key;
 }
 
-void PagedAttention::decode(const Inputs& in, Stream stream, const void* turned, char* scratch, void* out) const {
-  const Kernel& kernel = session_.device.find(session_.key("attention_decode", shape_key(in)));
-  const int64_t pieces = std::min<int64_t>(kernel.constant("PIECES"),
-                                           up(std::max<int64_t>(1, in.longest_context), kernel.constant("PIECE")));
-  char* stats = scratch + room(in.decodes * attributes_.heads * pieces * in.value_dim * 4);
-  session_.device.launch(kernel, stream, {in.decodes, attributes_.kv_heads, pieces}, turned, in.k_cache.data,
-                         in.v_cache.data, in.block_tables.data, in.seq_lens.data, in.sinks.data, out, scratch, stats,
-                         attributes_.scale, attributes_.softcap, small(attributes_.window), small(in.table_width),
-                         small(pieces));
-  if (pieces > 1) {
-    session_.device.launch(session_.device.find(session_.key("attention_merge", shape_key(in))), stream,
-                           {in.decodes, attributes_.heads}, scratch, stats, in.seq_lens.data, in.sinks.data, out,
-                           small(attributes_.window), small(pieces));
-  }
+void PagedAttention::prepare(const Inputs& in, Stream stream, void* turned) const {
+  const std::string key = std::to_string(attributes_.heads) + "." + std::to_string(attributes_.kv_heads) + "." +
+                          std::to_string(in.head_dim) + "." + std::to_string(in.value_dim) + heads_key(in);
+  session_.device.launch(session_.device.find(session_.key("attention_prepare", key)), stream,
+                         {in.tokens - in.decodes, attributes_.heads + 2 * int64_t{attributes_.kv_heads}}, in.q, in.k,
+                         in.v, turned, in.k_cache.data, in.v_cache.data, in.slot_mapping.data, in.positions.data,
+                         in.rope_table.data, in.q_norm.data, in.k_norm.data, small(in.q_stride), small(in.k_stride),
+                         small(in.v_stride), attributes_.norm_epsilon, small(in.decodes));
+}
+
+void PagedAttention::decode(const Inputs& in, Stream stream, const Pieces& pieces, char* scratch, void* out) const {
+  int32_t* counters = session_.device.counters(pieces.count == 1 ? 0 : in.decodes * attributes_.kv_heads);
+  session_.device.launch(*pieces.kernel, stream, {in.decodes, attributes_.kv_heads, pieces.count}, in.q, in.k, in.v,
+                         in.k_cache.data, in.v_cache.data, in.block_tables.data, in.slot_mapping.data,
+                         in.seq_lens.data, in.positions.data, in.rope_table.data, in.q_norm.data, in.k_norm.data,
+                         in.sinks.data, out, scratch, scratch + pieces.results, counters, small(in.q_stride),
+                         small(in.k_stride), small(in.v_stride), attributes_.norm_epsilon, attributes_.scale,
+                         attributes_.softcap, small(attributes_.window), small(in.table_width), small(pieces.count));
 }
 
 void PagedAttention::prefill(const Inputs& in, Stream stream, const void* turned, void* out) const {

@@ -1,4 +1,4 @@
-// PagedAttention on a GPU: preparation of the step's tokens, decode in pieces, prefill.
+// PagedAttention on a GPU: decode in pieces; preparation of prompts' tokens, and prefill.
 #pragma once
 
 #include <array>
@@ -37,12 +37,20 @@ class PagedAttention {
 
  private:
   struct Inputs;
+  // results, stats: bytes of the pieces' results, of which a single piece leaves none.
+  struct Pieces {
+    const Kernel* kernel;
+    int64_t count, results, stats;
+  };
 
   Inputs read(const Call& call) const;
   // What kernels of this node's shape are called: heads, dims, slots of a block, and what it makes use of.
   std::string shape_key(const Inputs& inputs) const;
+  // The same of what is done to heads before attention.
+  std::string heads_key(const Inputs& inputs) const;
   void prepare(const Inputs& inputs, Stream stream, void* turned) const;
-  void decode(const Inputs& inputs, Stream stream, const void* turned, char* scratch, void* out) const;
+  Pieces pieces_of(const Inputs& inputs) const;
+  void decode(const Inputs& inputs, Stream stream, const Pieces& pieces, char* scratch, void* out) const;
   void prefill(const Inputs& inputs, Stream stream, const void* turned, void* out) const;
 
   const Session& session_;

@@ -7,6 +7,7 @@ namespace {
 
 constexpr size_t kBlasWorkspace = size_t{32} << 20;
 constexpr size_t kScratchUnit = size_t{1} << 20;
+constexpr size_t kCounterBytes = size_t{1} << 20;
 constexpr int kPlainSharedMemory = 48 << 10;  // beyond it a kernel must ask
 
 std::map<int64_t, std::unique_ptr<Device>>& open_devices() {
@@ -53,21 +54,26 @@ Device::Device(int ordinal) {
     check(driver().stream_create(&stream_, kNonBlocking), "creating a stream");
     blas_ = std::make_unique<Blas>(stream_, reinterpret_cast<Address>(scratch(kBlasWorkspace)), kBlasWorkspace);
     scratch_.emplace_back(0, 0);  // what cuBLAS uses is nobody else's
+    check(driver().allocate(&counters_, kCounterBytes), "allocating counters");
+    check(driver().fill(counters_, 0, kCounterBytes, stream_), "clearing counters");
   } catch (...) {
-    driver().primary_release(id_);
+    give_back();
     throw;
   }
 }
 
-Device::~Device() {
+Device::~Device() { give_back(); }
+
+void Device::give_back() noexcept {
   driver().set_current(context_);
-  driver().stream_synchronize(stream_);
+  if (stream_) driver().stream_synchronize(stream_);
   blas_.reset();
   for (const auto& part : scratch_) {
     if (part.first) driver().release(part.first);
   }
+  if (counters_) driver().release(counters_);
   for (Module module : modules_) driver().module_unload(module);
-  driver().stream_destroy(stream_);
+  if (stream_) driver().stream_destroy(stream_);
   driver().primary_release(id_);
 }
 
@@ -84,6 +90,8 @@ void Device::add(Kernel kernel, const void* image) {
     check(driver().function_set(kernel.function, kMaxDynamicSharedMemory, kernel.shared),
           "giving kernel " + kernel.key + " " + std::to_string(kernel.shared) + " bytes of shared memory");
   }
+  const auto dependent = kernel.constants.find("DEPENDENT");
+  kernel.dependent = dependent != kernel.constants.end() && dependent->second != 0;
   Variants& variants = kernels_[kernel.key];
   variants.push_back(std::make_unique<Kernel>(std::move(kernel)));
 }
@@ -110,6 +118,15 @@ char* Device::scratch(size_t bytes) const {
   return reinterpret_cast<char*>(scratch_.back().first);
 }
 
+int32_t* Device::counters(int64_t count) const {
+  if (count * static_cast<int64_t>(sizeof(int32_t)) > static_cast<int64_t>(kCounterBytes)) {
+    throw Failure("a kernel asks for " + std::to_string(count) + " counters, but there are " +
+                  std::to_string(kCounterBytes / sizeof(int32_t)) + ". Run fewer sequences (max_sequences).");
+  }
+  // NOLINTNEXTLINE: the driver's addresses are numbers, kernels' arguments pointers.
+  return reinterpret_cast<int32_t*>(counters_);
+}
+
 void Device::expect(const Kernel& kernel, const std::pair<char, int64_t>* given, size_t count) {
   bool fits = count == kernel.arguments.size();
   for (size_t i = 0; fits && i < count; ++i) {
@@ -125,10 +142,19 @@ void Device::expect(const Kernel& kernel, const std::pair<char, int64_t>* given,
 
 void Device::submit(const Kernel& kernel, Stream stream, Grid grid, void** parameters) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  const Result result =
-      driver().launch(kernel.function, static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
-                      static_cast<unsigned>(grid.z), static_cast<unsigned>(32 * kernel.warps), 1, 1,
-                      static_cast<unsigned>(kernel.shared), stream, parameters, nullptr);
+  // It may start before the kernel ahead of it has ended, and waits by itself where it must.
+  LaunchAttribute early{kProgrammaticSerialization, 0, {1}};
+  const LaunchConfig config{static_cast<unsigned>(grid.x),
+                            static_cast<unsigned>(grid.y),
+                            static_cast<unsigned>(grid.z),
+                            static_cast<unsigned>(32 * kernel.warps),
+                            1,
+                            1,
+                            static_cast<unsigned>(kernel.shared),
+                            stream,
+                            &early,
+                            kernel.dependent ? 1u : 0u};
+  const Result result = driver().launch(&config, kernel.function, parameters, nullptr);
   if (result) {
     check(result, "launching kernel " + kernel.key + " over [" + std::to_string(grid.x) + ", " +
                       std::to_string(grid.y) + ", " + std::to_string(grid.z) + "] programs of " +

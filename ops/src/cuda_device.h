@@ -33,6 +33,7 @@ struct Kernel {
   int64_t rows = 0;
   int64_t columns = 0;
   Function function = nullptr;
+  bool dependent = false;  // starts before the kernel ahead of it has ended, and waits by itself
 
   // A constant that it was compiled with. Throws Failure for one that it has not.
   int constant(const char* name) const;
@@ -60,6 +61,8 @@ class Device {
   // Scratch memory for one operator's work; the next operator on the stream may overwrite it. It grows when asked
   // for more, outside of graph capture, and older memory stays, because captured graphs use it.
   char* scratch(size_t bytes) const;
+  // Numbers that are zero before and after each kernel that uses them. Throws Failure for more than there are.
+  int32_t* counters(int64_t count) const;
   const Blas& blas() const { return *blas_; }
 
   // Launches on `stream`. Throws Failure with the kernel's name and arguments when they do not fit it.
@@ -74,6 +77,8 @@ class Device {
   }
 
  private:
+  // Everything that was taken, the context last.
+  void give_back() noexcept;
   template <typename T>
   static std::pair<char, int64_t> describe(T value) {
     if constexpr (std::is_pointer_v<T>) {
@@ -94,6 +99,7 @@ class Device {
   std::vector<Module> modules_;
   std::map<std::string, Variants> kernels_;
   mutable std::vector<std::pair<Address, size_t>> scratch_;
+  Address counters_ = 0;
   std::unique_ptr<Blas> blas_;
 };
 

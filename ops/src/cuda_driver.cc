@@ -52,7 +52,7 @@ Driver load() {
   find(library, "cuModuleUnload", d.module_unload);
   find(library, "cuModuleGetFunction", d.module_function);
   find(library, "cuFuncSetAttribute", d.function_set);
-  find(library, "cuLaunchKernel", d.launch);
+  find(library, "cuLaunchKernelEx", d.launch);
   const Result result = d.init(0);
   if (result) throw Failure("the CUDA driver cannot be initialised (error " + std::to_string(result) + ")." + kRemedy);
   return d;

@@ -19,8 +19,24 @@ using Event = void*;
 
 enum DeviceAttribute : int { kMultiprocessors = 16, kMajor = 75, kMinor = 76, kSharedMemoryOptIn = 97 };
 constexpr int kMaxDynamicSharedMemory = 8;  // attribute of a function
+constexpr int kProgrammaticSerialization = 6;  // attribute of a launch
 constexpr unsigned kNonBlocking = 1;        // flag of a stream
 constexpr Result kOutOfMemory = 2;
+
+// One attribute of a launch and its value, of which the driver reads as much as the attribute has.
+struct LaunchAttribute {
+  int id;
+  int padding;
+  int value[16];
+};
+
+// How a kernel is launched.
+struct LaunchConfig {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
+  Stream stream;
+  LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
 
 // One table a process. Every member is a function of the driver under its own name.
 struct Driver {
@@ -55,8 +71,7 @@ struct Driver {
   Result (*module_unload)(Module);
   Result (*module_function)(Function*, Module, const char*);
   Result (*function_set)(Function, int attribute, int value);
-  Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, Stream,
-                   void** parameters, void** extra);
+  Result (*launch)(const LaunchConfig*, Function, void** parameters, void** extra);
 };
 
 // The driver, initialised. Throws Failure where there is none, saying what to do.

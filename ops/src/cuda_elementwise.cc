@@ -11,6 +11,16 @@ int64_t columns_of(const Call& call, const Tensor& x, const Tensor& weight) {
   return x.shape.back();
 }
 
+// The kernel of a norm, which keeps a row in registers. Refuses rows that it was not compiled for.
+const Kernel& norm_kernel(const Session& session, const Call& call, const char* name, int64_t columns) {
+  const Kernel& kernel = session.device.find(session.key(name), 1, columns);
+  if (columns > kernel.constant("BLOCK")) {
+    call.refuse("input x has " + std::to_string(columns) + " columns, but the bundle's kernel " + kernel.key +
+                " was compiled for up to " + std::to_string(kernel.constant("BLOCK")) + ". Export the model anew.");
+  }
+  return kernel;
+}
+
 }  // namespace
 
 RMSNorm::RMSNorm(const NodeInfo& node, const Session& session)
@@ -21,7 +31,7 @@ void RMSNorm::compute(const Call& call) const {
   const int64_t columns = columns_of(call, x, weight);
   const Tensor y = call.output(0, "y", x.shape);
   if (x.count == 0) return;
-  session_.device.launch(session_.device.find(session_.key("rms_norm"), 1, columns), call.stream(),
+  session_.device.launch(norm_kernel(session_, call, "rms_norm", columns), call.stream(),
                          {x.count / columns}, x.data, weight.data, y.data, static_cast<int32_t>(columns), epsilon_);
 }
 
@@ -36,7 +46,7 @@ void AddRMSNorm::compute(const Call& call) const {
   }
   const Tensor y = call.output(0, "y", x.shape), sum = call.output(1, "sum", x.shape);
   if (x.count == 0) return;
-  session_.device.launch(session_.device.find(session_.key("add_rms_norm"), 1, columns), call.stream(),
+  session_.device.launch(norm_kernel(session_, call, "add_rms_norm", columns), call.stream(),
                          {x.count / columns}, x.data, residual.data, weight.data, y.data, sum.data,
                          static_cast<int32_t>(columns), epsilon_);
 }

@@ -25,7 +25,26 @@ class Linear {
   std::string activation_;
 };
 
-// The same with W in the layout cuda-planes, which for many rows is first made float16 again.
+// A weight in the layout cuda-fragments (ops/cuda_layout.py), as a node describes it.
+struct FragmentForm {
+  int64_t rows;
+  int64_t columns;
+  int64_t bits;
+  int64_t group;
+  bool minima;
+
+  // Refuses a layout or a form that the GPU kernels do not read.
+  explicit FragmentForm(const NodeInfo& node);
+  // As kernels' keys name it.
+  std::string key() const;
+  int64_t step_columns() const;
+  int64_t steps() const;
+  int64_t block_bytes() const;
+  // Refuses weights of another shape than this form has.
+  void expect(const Call& call, const Tensor& weights) const;
+};
+
+// The same with W in 4 or 8 bits, which for many rows is first made float16 again.
 template <bool kLogits>
 class QuantMatMul {
  public:
@@ -44,10 +63,7 @@ class QuantMatMul {
  private:
   const Session& session_;
   std::string activation_;
-  std::string form_;
-  int64_t rows_;
-  int64_t columns_;
-  int64_t groups_;
+  FragmentForm form_;
 };
 
 class QuantGather {
@@ -62,10 +78,7 @@ class QuantGather {
 
  private:
   const Session& session_;
-  std::string form_;
-  int64_t rows_;
-  int64_t columns_;
-  int64_t groups_;
+  FragmentForm form_;
 };
 
 extern template class Linear<false>;

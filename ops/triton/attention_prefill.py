@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ops.triton.activation import tanh
+from ops.triton.attention_tile import LOG2_E, attend_tile
+from ops.triton.dependent import let_next_start, wait_for_previous
 
 
 @triton.jit
@@ -31,15 +32,18 @@ def attention_prefill_kernel(
     HAS_SINKS: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    DEPENDENT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """q [T, HEADS, HEAD_DIM], out [T, HEADS, VALUE_DIM]; sequences from number `first` on.
 
     Grid (ceil(longest query / BLOCK_M), HEADS, sequences). Tiles of a sequence run from its last, the longest.
     """
+    wait_for_previous(DEPENDENT)
     sequence = tl.program_id(2) + first
     start_row = tl.load(query_start + sequence)
     count = tl.load(query_start + sequence + 1) - start_row
@@ -68,41 +72,70 @@ def attention_prefill_kernel(
             lowest = length - count + tile * BLOCK_M - window + 1
             oldest = tl.maximum(lowest, 0) // BLOCK_N * BLOCK_N
         newest = tl.minimum(length - count + (tile + 1) * BLOCK_M, length)
-        for start in range(oldest, newest, BLOCK_N):
+        # Tiles that every row sees whole need no masks.
+        whole = oldest
+        if not HAS_WINDOW:
+            whole = (length - count + tile * BLOCK_M + 1) // BLOCK_N * BLOCK_N
+            for start in tl.range(0, whole, BLOCK_N, num_stages=STAGES):
+                key = start + tl.arange(0, BLOCK_N)
+                top, total, result = attend_tile(
+                    query,
+                    top,
+                    total,
+                    result,
+                    k_cache,
+                    v_cache,
+                    table,
+                    kv_head,
+                    key,
+                    key,
+                    key,
+                    scale,
+                    softcap,
+                    KV_HEADS,
+                    HEAD_DIM,
+                    VALUE_DIM,
+                    BLOCK_SIZE,
+                    HAS_SOFTCAP,
+                    0,
+                    BLOCK_D,
+                    BLOCK_V,
+                )
+        for start in tl.range(whole, newest, BLOCK_N, num_stages=STAGES):
             key = start + tl.arange(0, BLOCK_N)
             known = key < newest
             if HAS_WINDOW:
                 # Blocks wholly before the window may be another's by now: their numbers are not read.
                 known = known & (key >= lowest)
-            block = tl.load(table + key // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
-            slot = (block * BLOCK_SIZE + key % BLOCK_SIZE) * KV_HEADS + kv_head
-            keys = tl.load(
-                k_cache + slot[None, :] * HEAD_DIM + dim[:, None],
-                mask=known[None, :] & (dim < HEAD_DIM)[:, None],
-                other=0.0,
-            )
-            score = tl.dot(query, keys) * scale
-            if HAS_SOFTCAP:
-                score = softcap * tanh(score / softcap)
             seen = (key[None, :] <= position[:, None]) & known[None, :]
             if HAS_WINDOW:
                 seen = seen & (key[None, :] > position[:, None] - window)
-            score = tl.where(seen, score, float("-inf"))
-            best = tl.maximum(top, tl.max(score, axis=1))
-            # A row may see nothing of a tile: its maximum stays -inf, and exp must not be given inf - inf.
-            shift = tl.where(best == float("-inf"), 0.0, best)
-            weight = tl.exp(score - shift[:, None])
-            decay = tl.exp(top - shift)
-            total = total * decay + tl.sum(weight, axis=1)
-            values = tl.load(
-                v_cache + slot[:, None] * VALUE_DIM + value_dim[None, :],
-                mask=known[:, None] & (value_dim < VALUE_DIM)[None, :],
-                other=0.0,
+            top, total, result = attend_tile(
+                query,
+                top,
+                total,
+                result,
+                k_cache,
+                v_cache,
+                table,
+                kv_head,
+                key,
+                known,
+                seen,
+                scale,
+                softcap,
+                KV_HEADS,
+                HEAD_DIM,
+                VALUE_DIM,
+                BLOCK_SIZE,
+                HAS_SOFTCAP,
+                1,
+                BLOCK_D,
+                BLOCK_V,
             )
-            result = tl.dot(weight.to(values.dtype), values, result * decay[:, None])
-            top = best
+        let_next_start(DEPENDENT)
         if HAS_SINKS:
-            total += tl.exp(tl.load(sinks + head) - top)
+            total += tl.exp2(tl.load(sinks + head) * LOG2_E - top)
         total = tl.where(total > 0, total, 1.0)
         tl.store(
             out + rows[:, None] * VALUE_DIM + value_dim[None, :],

@@ -6,11 +6,14 @@ import triton
 import triton.language as tl
 
 from ops.triton.activation import activate
+from ops.triton.dependent import let_next_start, wait_for_previous
 
 
 @triton.jit
-def gated_activation_kernel(x, y, columns, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+def gated_activation_kernel(x, y, columns, ACTIVATION: tl.constexpr, DEPENDENT: tl.constexpr, BLOCK: tl.constexpr):
     """x [rows, 2 * columns], y [rows, columns]; grid (rows, ceil(columns / BLOCK))."""
+    let_next_start(DEPENDENT)
+    wait_for_previous(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < columns

@@ -1,8 +1,8 @@
-"""QuantMatMul: y = activation(x . W^T + bias) with W in 4 or 8 bits in the layout cuda-planes, x in float16.
+"""QuantMatMul: y = activation(x . W^T + bias) with W in 4 or 8 bits in the layout cuda-fragments, x in float16.
 
-One row of x: codes become pairs of float16 by two operations a pair and are multiplied in pairs, so that unpacking
-keeps up with the memory. Up to 512 rows: planes of codes become tiles for the tensor cores; the order of columns
-within a product does not matter, so nothing is shuffled. More rows: `dequantise_kernel`, then cuBLAS.
+Few rows of x go through the tensor cores: codes become fragments in registers by two operations a pair, programs
+split the columns. Where a tile's columns lie within one group, products are of plain codes and their sums are
+scaled, else weights are scaled first. More rows: `dequantise_kernel`, then cuBLAS.
 """
 
 from __future__ import annotations
@@ -10,188 +10,67 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ops.triton.activation import activate
-from ops.triton.quant_rows import dot2, dot4, packed_pair, plane_codes, plane_columns
+from ops.triton.dependent import fetch, let_next_start, wait_for_previous
+from ops.triton.few_rows import add_parts, part_of
+from ops.triton.fragments import ROWS, STEP, WORDS, pair_weights, scales_at, step_words
+
+#: Steps of codes that are asked for while the kernel before ends.
+AHEAD = tl.constexpr(3)
 
 
 @triton.jit
-def _activations(x, words, columns, PLANE: tl.constexpr, PLANES: tl.constexpr):
-    """The activations that a plane's codes are multiplied by, float16."""
-    at = plane_columns(words, PLANE, PLANES)
-    return tl.load(x + at, mask=at < columns, other=0.0)
+def _group_scales(side, step, count, GROUPS: tl.constexpr):
+    """The scales of a step's groups, a vector each; those after the last step are not asked for."""
+    first = side + tl.minimum(step, count - 1) * (GROUPS * ROWS)
+    found = (tl.load(first),)
+    for group in tl.static_range(1, GROUPS):
+        found = found + (tl.load(first + group * ROWS),)  # noqa: RUF005  (Triton knows no unpacking)
+    return found
 
 
 @triton.jit
-def _products(
-    x,
-    words,
-    scales,
-    rows,
-    inside,
-    columns,
-    groups,
-    row_bytes,
-    BITS: tl.constexpr,
-    GROUP: tl.constexpr,
-    MINIMA: tl.constexpr,
-    PACKED: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-):
-    """float32 [BLOCK_N]: rows of W times x. PACKED: by pairs of float16 in PTX, else code by code in float32."""
-    PLANES: tl.constexpr = 32 // BITS
-    UNIT: tl.constexpr = 64 if BITS == 4 else 256
-    SPAN: tl.constexpr = GROUP // (4 * PLANES)
-    row_words = groups * (GROUP // PLANES)
-    place = rows.to(tl.int64)[:, None]
-    total = tl.zeros([BLOCK_N, BLOCK_W // 4], tl.float32)
-    for start in range(0, row_words, BLOCK_W):
-        at = start + tl.arange(0, BLOCK_W)
-        mask = inside[:, None] & (at < row_words)[None, :]
-        code = tl.load(words + place * (row_bytes // 4) + at[None, :], mask=mask, other=0)
-        x0 = _activations(x, at, columns, 0, PLANES)
-        x1 = _activations(x, at, columns, 1, PLANES)
-        x2 = _activations(x, at, columns, 2, PLANES)
-        x3 = _activations(x, at, columns, 3, PLANES)
-        added = x0.to(tl.float32) + x1.to(tl.float32) + x2.to(tl.float32) + x3.to(tl.float32)
-        if BITS == 4:
-            x4 = _activations(x, at, columns, 4, PLANES)
-            x5 = _activations(x, at, columns, 5, PLANES)
-            x6 = _activations(x, at, columns, 6, PLANES)
-            x7 = _activations(x, at, columns, 7, PLANES)
-            added += x4.to(tl.float32) + x5.to(tl.float32) + x6.to(tl.float32) + x7.to(tl.float32)
-        if PACKED:
-            if BITS == 4:
-                part = dot4(
-                    code,
-                    packed_pair(x0, x1)[None, :],
-                    packed_pair(x2, x3)[None, :],
-                    packed_pair(x4, x5)[None, :],
-                    packed_pair(x6, x7)[None, :],
-                    MINIMA,
-                )
-            else:
-                part = dot2(code, packed_pair(x0, x1)[None, :], packed_pair(x2, x3)[None, :], MINIMA)
-            factor = UNIT * 1.0
-        else:
-            part = plane_codes(code, 0, BITS).to(tl.float32) * x0.to(tl.float32)[None, :]
-            part += plane_codes(code, 1, BITS).to(tl.float32) * x1.to(tl.float32)[None, :]
-            part += plane_codes(code, 2, BITS).to(tl.float32) * x2.to(tl.float32)[None, :]
-            part += plane_codes(code, 3, BITS).to(tl.float32) * x3.to(tl.float32)[None, :]
-            if BITS == 4:
-                part += plane_codes(code, 4, BITS).to(tl.float32) * x4.to(tl.float32)[None, :]
-                part += plane_codes(code, 5, BITS).to(tl.float32) * x5.to(tl.float32)[None, :]
-                part += plane_codes(code, 6, BITS).to(tl.float32) * x6.to(tl.float32)[None, :]
-                part += plane_codes(code, 7, BITS).to(tl.float32) * x7.to(tl.float32)[None, :]
-            if not MINIMA:
-                part -= (1 << (BITS - 1)) * added[None, :]
-            factor = 1.0
-        # Four words make a superblock, which lies within one group: one scale for their sum.
-        block = start // 4 + tl.arange(0, BLOCK_W // 4)
-        side = place * (row_bytes // 2) + row_words * 2 + (block // SPAN)[None, :]
-        known = inside[:, None] & (block < row_words // 4)[None, :]
-        scale = tl.load(scales + side, mask=known, other=0.0).to(tl.float32)
-        total += tl.sum(tl.reshape(part, [BLOCK_N, BLOCK_W // 4, 4]), axis=2) * (scale * factor)
-        if MINIMA:
-            low = tl.load(scales + side + groups, mask=known, other=0.0).to(tl.float32)
-            total += low * tl.sum(tl.reshape(added, [BLOCK_W // 4, 4]), axis=1)[None, :]
-    return tl.sum(total, axis=1)
-
-
-@triton.jit
-def quant_row_kernel(
-    x,
-    words,
-    scales,
-    bias,
-    y,
-    width,
-    columns,
-    groups,
-    row_bytes,
-    BITS: tl.constexpr,
-    GROUP: tl.constexpr,
-    MINIMA: tl.constexpr,
-    PACKED: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-):
-    """One row: x [columns], y [width]; `words` and `scales` are the same address. Grid (ceil(width / BLOCK_N)).
-
-    With an activation W is gate | up, each of `width` rows.
-    """
-    at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = at < width
-    out = _products(
-        x, words, scales, at, inside, columns, groups, row_bytes, BITS, GROUP, MINIMA, PACKED, BLOCK_N, BLOCK_W
-    )
-    if HAS_BIAS:
-        out += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-    if ACTIVATION != 0:
-        rows = at + width
-        up = _products(
-            x,
-            words,
-            scales,
-            rows,
-            inside,
-            columns,
-            groups,
-            row_bytes,
-            BITS,
-            GROUP,
-            MINIMA,
-            PACKED,
-            BLOCK_N,
-            BLOCK_W,
-        )
-        if HAS_BIAS:
-            up += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)
-        out = activate(out, ACTIVATION) * up
-    tl.store(y + at, out.to(y.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _weights(code, scale, low, PLANE: tl.constexpr, BITS: tl.constexpr, MINIMA: tl.constexpr):
-    """A plane of codes as weights in float16."""
-    value = plane_codes(code, PLANE, BITS).to(tl.float16)
-    return value * scale + low if MINIMA else (value - (1 << (BITS - 1))) * scale
-
-
-@triton.jit
-def _plane_pair(words, PAIR: tl.constexpr, BITS: tl.constexpr):
-    """1024 + code of the planes 2 PAIR and 2 PAIR + 1, float16: a code is put where the last bits of 1024 are."""
-    if BITS == 4:
-        both = ((words >> (4 * PAIR)) & 0x000F000F) | 0x64006400
-        low, high = both.to(tl.int16), (both >> 16).to(tl.int16)
+def _group_weights(words, NUMBER: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, PACKED: tl.constexpr):
+    """The codes of a step's group of 64 or 128 columns, less their zero: float16 [n, GROUP]."""
+    ZERO: tl.constexpr = 1 << (BITS - 1)
+    if GROUP == 64:
+        weights = pair_weights(words, NUMBER, BITS, ZERO, PACKED)
     else:
-        low = (((words >> (16 * PAIR)) & 0xFF) | 0x6400).to(tl.int16)
-        high = (((words >> (16 * PAIR + 8)) & 0xFF) | 0x6400).to(tl.int16)
-    return low.to(tl.float16, bitcast=True), high.to(tl.float16, bitcast=True)
+        first = pair_weights(words, 2 * NUMBER, BITS, ZERO, PACKED)
+        second = pair_weights(words, 2 * NUMBER + 1, BITS, ZERO, PACKED)
+        both = tl.permute(tl.join(first, second), (0, 2, 1))
+        weights = tl.reshape(both, [words.shape[0], 128])
+    return weights
 
 
 @triton.jit
-def _activation_tile(x, rows, row_inside, word, columns, PLANE: tl.constexpr, PLANES: tl.constexpr):
-    """A plane's activations [words, rows], float16."""
-    column = plane_columns(word, PLANE, PLANES)
-    mask = (column < columns)[:, None] & row_inside[None, :]
-    return tl.load(x + rows[None, :] * columns + column[:, None], mask=mask, other=0.0)
-
-
-@triton.jit
-def _tile_product(
-    low, high, x0, x1, scale, least, total, WHOLE: tl.constexpr, MINIMA: tl.constexpr, BITS: tl.constexpr
+def _scaled_weights(
+    words,
+    side,
+    group,
+    least_at,
+    PAIR: tl.constexpr,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    MINIMA: tl.constexpr,
+    PACKED: tl.constexpr,
 ):
-    """total + the products of two planes; unless one scale serves the whole tile, weights are scaled first."""
-    ZERO: tl.constexpr = 1024 if MINIMA else 1024 + (1 << (BITS - 1))
-    first, second = low - ZERO, high - ZERO
-    if not WHOLE:
-        first, second = first * scale, second * scale
-        if MINIMA:
-            first, second = first + least, second + least
-    return tl.dot(second, x1, tl.dot(first, x0, total))
+    """A pair's columns as weights, float16 [n, 64]; `group` is the group of the first."""
+    SPAN: tl.constexpr = GROUP if GROUP < 64 else 64
+    shape: tl.constexpr = [words.shape[0], 64 // SPAN, SPAN]
+    codes = pair_weights(words, PAIR, BITS, 0 if MINIMA else 1 << (BITS - 1), PACKED)
+    at = side[:, None] + (group + tl.arange(0, 64 // SPAN))[None, :] * ROWS
+    found = tl.reshape(codes, shape) * tl.load(at)[:, :, None]
+    if MINIMA:
+        found += tl.load(at + least_at)[:, :, None]
+    return tl.reshape(found, [words.shape[0], 64])
+
+
+@triton.jit
+def _fetch_step(words, step, block_bytes, block, inside, DEPENDENT: tl.constexpr):
+    """Ask for the codes of one step."""
+    line = step * STEP + tl.arange(0, STEP // 32) * 32
+    start = tl.where(inside, block, 0).to(tl.int64) * (block_bytes // 4)
+    fetch(words + start[:, None] + line[None, :], DEPENDENT)
 
 
 @triton.jit
@@ -201,83 +80,92 @@ def quant_tile_kernel(
     scales,
     bias,
     y,
+    partial,
+    counters,
     rows,
     width,
     columns,
-    groups,
-    row_bytes,
+    block_bytes,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
     MINIMA: tl.constexpr,
+    PACKED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    DEPENDENT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_W: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """A few rows: x [rows, columns], y [rows, width]; grid (ceil(width / BLOCK_N), ceil(rows / BLOCK_M)).
+    """x [rows, columns], y [rows, width]; `words` and `scales` are the same address; see `add_parts` for the rest.
 
-    Weights are the left operand, so that they go from registers, where they are unpacked, into the tensor cores.
-    Where a step along K lies within one group, products are of plain codes and their sums are scaled.
+    Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each of `width`
+    rows, a multiple of 64.
     """
-    PLANES: tl.constexpr = 32 // BITS
-    SPAN: tl.constexpr = GROUP // PLANES
-    WHOLE: tl.constexpr = (SPAN % BLOCK_W == 0) and not MINIMA
-    row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    let_next_start(DEPENDENT)
+    BLOCKS: tl.constexpr = BLOCK_N // ROWS
+    COLUMNS: tl.constexpr = WORDS * 32 // BITS
+    GROUPS: tl.constexpr = COLUMNS // GROUP
+    WHOLE: tl.constexpr = GROUP >= 64 and not MINIMA
+    steps = tl.cdiv(columns, COLUMNS)
+    first, last = part_of(steps)
+    block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
+    inside = block * ROWS < width
     at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row_inside, inside = row < rows, at < width
-    row_words = groups * SPAN
-    place = at.to(tl.int64)[:, None]
-    code_at = words + place * (row_bytes // 4)
-    side_at = scales + place * (row_bytes // 2) + row_words * 2
-    code_shift, side_shift = width.to(tl.int64) * (row_bytes // 4), width.to(tl.int64) * (row_bytes // 2)
+    # The scales of rows that are not there: any that are.
+    side = scales_at(scales, steps, block_bytes, tl.where(at < width, at, 0))
+    least_at = steps * (GROUPS * ROWS)
+    beyond = width // ROWS
+    upper = side + beyond.to(tl.int64) * (block_bytes // 2)
+    own, other = (side,), (side,)
+    if WHOLE:
+        own = _group_scales(side, first, steps, GROUPS)
+        if ACTIVATION != 0:
+            other = _group_scales(upper, first, steps, GROUPS)
+    for step in tl.static_range(AHEAD):
+        _fetch_step(words, tl.minimum(first + step, last - 1), block_bytes, block, inside, DEPENDENT)
+        if ACTIVATION != 0:
+            _fetch_step(words, tl.minimum(first + step, last - 1), block_bytes, block + beyond, inside, DEPENDENT)
+    wait_for_previous(DEPENDENT)
+    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    x_at = x + row.to(tl.int64)[None, :] * columns
+    x_inside = (row < rows)[None, :]
     out = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    for start in range(0, row_words, BLOCK_W):
-        word = start + tl.arange(0, BLOCK_W)
-        known = inside[:, None] & (word < row_words)[None, :]
-        code = tl.load(code_at + word[None, :], mask=known, other=0)
+    for step in tl.range(first, last, num_stages=STAGES):
+        # Scales are asked for a step ahead: nothing else hides how long they take.
         if WHOLE:
-            group = start // SPAN + tl.zeros([1], tl.int32)
-            scale = tl.load(side_at + group[None, :], mask=inside[:, None], other=0.0)
-            part = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-        else:
-            group = word // SPAN
-            scale = tl.load(side_at + group[None, :], mask=known, other=0.0)
-            part = out
-        least = scale
-        if MINIMA:
-            least = tl.load(side_at + groups + group[None, :], mask=known, other=0.0)
-        if ACTIVATION != 0:
-            code2 = tl.load(code_at + code_shift + word[None, :], mask=known, other=0)
-            if WHOLE:
-                scale2 = tl.load(side_at + side_shift + group[None, :], mask=inside[:, None], other=0.0)
-                part2 = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-            else:
-                scale2 = tl.load(side_at + side_shift + group[None, :], mask=known, other=0.0)
-                part2 = up
-            least2 = scale2
-            if MINIMA:
-                least2 = tl.load(side_at + side_shift + groups + group[None, :], mask=known, other=0.0)
-        for pair in tl.static_range(PLANES // 2):
-            x0 = _activation_tile(x, row, row_inside, word, columns, 2 * pair, PLANES)
-            x1 = _activation_tile(x, row, row_inside, word, columns, 2 * pair + 1, PLANES)
-            low, high = _plane_pair(code, pair, BITS)
-            part = _tile_product(low, high, x0, x1, scale, least, part, WHOLE, MINIMA, BITS)
+            next_own = _group_scales(side, step + 1, steps, GROUPS)
             if ACTIVATION != 0:
-                low, high = _plane_pair(code2, pair, BITS)
-                part2 = _tile_product(low, high, x0, x1, scale2, least2, part2, WHOLE, MINIMA, BITS)
-        out = out + part * scale.to(tl.float32) if WHOLE else part
+                next_other = _group_scales(upper, step + 1, steps, GROUPS)
+        start = step * COLUMNS
+        code = step_words(words, step, block_bytes, block, inside, BLOCKS)
         if ACTIVATION != 0:
-            up = up + part2 * scale2.to(tl.float32) if WHOLE else part2
-    if HAS_BIAS:
-        out += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[:, None]
-    if ACTIVATION != 0:
-        if HAS_BIAS:
-            up += tl.load(bias + width + at, mask=inside, other=0.0).to(tl.float32)[:, None]
-        out = activate(out, ACTIVATION) * up
-    target = y + row.to(tl.int64)[None, :] * width + at[:, None]
-    tl.store(target, out.to(y.dtype.element_ty), mask=inside[:, None] & row_inside[None, :])
+            code2 = step_words(words, step, block_bytes, block + beyond, inside, BLOCKS)
+        if WHOLE:
+            for group in tl.static_range(GROUPS):
+                k = start + group * GROUP + tl.arange(0, GROUP)
+                right = tl.load(x_at + k[:, None], mask=x_inside & (k < columns)[:, None], other=0.0)
+                product = tl.dot(_group_weights(code, group, BITS, GROUP, PACKED), right)
+                out += product * own[group].to(tl.float32)[:, None]
+                if ACTIVATION != 0:
+                    product = tl.dot(_group_weights(code2, group, BITS, GROUP, PACKED), right)
+                    up += product * other[group].to(tl.float32)[:, None]
+        else:
+            for pair in tl.static_range(16 // BITS):
+                k = start + pair * 64 + tl.arange(0, 64)
+                group = (start + pair * 64) // GROUP
+                right = tl.load(x_at + k[:, None], mask=x_inside & (k < columns)[:, None], other=0.0)
+                left = _scaled_weights(code, side, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
+                out = tl.dot(left, right, out)
+                if ACTIVATION != 0:
+                    left = _scaled_weights(code2, upper, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
+                    up = tl.dot(left, right, up)
+        if WHOLE:
+            own = next_own
+            if ACTIVATION != 0:
+                other = next_other
+    add_parts(out, up, partial, counters, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, BLOCK_M, BLOCK_N)
 
 
 @triton.jit
@@ -285,27 +173,28 @@ def dequantise_kernel(
     words,
     scales,
     out,
+    height,
     columns,
-    groups,
-    row_bytes,
+    block_bytes,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
     MINIMA: tl.constexpr,
-    BLOCK_W: tl.constexpr,
+    PACKED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
-    """W as float16 [rows of W, columns]; grid (rows of W, ceil(words of a row / BLOCK_W))."""
-    PLANES: tl.constexpr = 32 // BITS
-    row = tl.program_id(0).to(tl.int64)
-    row_words = groups * (GROUP // PLANES)
-    word = tl.program_id(1) * BLOCK_W + tl.arange(0, BLOCK_W)
-    known = word < row_words
-    code = tl.load(words + row * (row_bytes // 4) + word, mask=known, other=0)
-    side = scales + row * (row_bytes // 2) + row_words * 2 + word // (GROUP // PLANES)
-    scale = tl.load(side, mask=known, other=0.0)
-    low = scale
-    if MINIMA:
-        low = tl.load(side + groups, mask=known, other=0.0)
-    for plane in tl.static_range(PLANES):
-        column = plane_columns(word, plane, PLANES)
-        weight = _weights(code, scale, low, plane, BITS, MINIMA)
-        tl.store(out + row * columns + column, weight, mask=known & (column < columns))
+    """W as float16 [height, columns]; grid (blocks of W, steps)."""
+    let_next_start(DEPENDENT)
+    COLUMNS: tl.constexpr = WORDS * 32 // BITS
+    block, step = tl.program_id(0) + tl.arange(0, 1), tl.program_id(1)
+    steps = tl.cdiv(columns, COLUMNS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    side = scales_at(scales, steps, block_bytes, row)
+    least_at = tl.cdiv(steps * COLUMNS, GROUP) * ROWS
+    code = step_words(words, step, block_bytes, block, block >= 0, 1)
+    wait_for_previous(DEPENDENT)
+    for pair in tl.static_range(16 // BITS):
+        column = step * COLUMNS + pair * 64 + tl.arange(0, 64)
+        group = (step * COLUMNS + pair * 64) // GROUP
+        weights = _scaled_weights(code, side, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
+        target = out + row.to(tl.int64)[:, None] * columns + column[None, :]
+        tl.store(target, weights, mask=(row < height)[:, None] & (column < columns)[None, :])

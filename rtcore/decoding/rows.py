@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ops.sample_columns import NEUTRAL_SETTINGS, NO_MASK, NOT_FORCED, Number
-from rtcore.executor.sample_arrays import SampleInputs, Uint32
+from rtcore.executor.sample_arrays import Ids, SampleInputs, Uint32
 from rtcore.scheduler.base import Work
 from rtcore.sequence import Sequence
 
@@ -101,6 +101,7 @@ class RowBuilder:
             bias_ids=bias_ids,
             bias_values=bias_values,
             masks=np.stack(masks) if masks else self._no_masks,
+            pending=_pending(rows),
         )
 
     @staticmethod
@@ -118,6 +119,12 @@ class RowBuilder:
             flags[list(state.allowed)] = 1
             state.words = np.packbits(flags, bitorder="little").view("<u4").astype(np.uint32)
         return self._all if state.words is None else state.words
+
+
+def _pending(rows: list[Row]) -> Ids | None:
+    """Of rows whose tokens are counted, where the newest one is to come from."""
+    sources = [-1 if row.sequence.decoding.counts is None else row.sequence.source for row in rows]
+    return np.array(sources, np.int32) if any(source >= 0 for source in sources) else None
 
 
 class _Lists:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ops.errors import EngineError, InvalidRequest, OrtolanError
 from ops.sample_columns import NO_LOGPROBS, Number, RowStatus
 from rtcore.decoding.grammar.masks import GrammarMasks, PendingMask
 from rtcore.decoding.hooks import Hooks
 from rtcore.decoding.rows import Row, RowBuilder, decoding, rows_of
-from rtcore.executor.base import Executor
+from rtcore.executor.base import Chosen, Executor, PendingSample
 from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
 from rtcore.request import TokenLogprobs
 from rtcore.scheduler.base import Work
@@ -35,6 +35,14 @@ class StepRows:
     sequences: list[Sequence]
     processed: bool
     numbers: memoryview
+
+
+@dataclass(slots=True)
+class Choice:
+    """A step's tokens while they are being chosen, and what is known to have failed, by row."""
+
+    pending: PendingSample | None
+    failures: dict[int, OrtolanError] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -75,7 +83,7 @@ class DecodingStage:
         sequences = decoding(works)
         step = self._last
         if step is not None and sequences and sequences == step.sequences:
-            step.works = works
+            step = replace(step, works=works)
             for row, sequence in enumerate(sequences):
                 step.numbers[row, _POSITION] = sequence.length
         else:
@@ -93,18 +101,31 @@ class DecodingStage:
         inputs = self._builder.build(rows)
         return StepRows(works, rows, inputs, masks, repeatable, processed, inputs.numbers.data)
 
-    def finish(self, step: StepRows) -> list[Drawn]:
-        """To be called after the step ran: what it gave each work's sequence, in order.
+    def choose(self, step: StepRows) -> Choice:
+        """To be called after the step was given to the executor. Raises EngineError."""
+        if not (step.rows or self._executor.overlaps):
+            return Choice(None)
+        ended = self._grammars.finish(step.masks, step.inputs)
+        if step.processed:
+            outputs, failures = self._hooks.sample(self._executor, step.rows, step.inputs)
+            choice = Choice(Chosen(outputs), failures)
+        else:
+            choice = Choice(self._executor.sample_later(step.inputs))
+        for one in ended:
+            if one.job.state.error is not None:
+                choice.failures[one.row + len(one.job.drafts)] = one.job.state.error
+        return choice
+
+    def finish(self, step: StepRows, choice: Choice) -> list[Drawn]:
+        """What the step gave each work's sequence, in order; waits for it.
 
         Notes in each work how many drafts were accepted, and changes nothing else. Raises EngineError.
         """
+        if choice.pending is None:
+            return [Drawn(work.sequence) for work in step.works]
+        outputs, failures = choice.pending.wait(), choice.failures
         if not step.rows:
             return [Drawn(work.sequence) for work in step.works]
-        ended = self._grammars.finish(step.masks, step.inputs)
-        outputs, failures = self._sample(step)
-        for one in ended:
-            if one.job.state.error is not None:
-                failures[one.row + len(one.job.drafts)] = one.job.state.error
         if step.sequences and not failures and not any(outputs.status.tolist()):
             drawn = _one_each(step.sequences, outputs)
         else:
@@ -120,12 +141,6 @@ class DecodingStage:
     def close(self) -> None:
         """Let the thread that computes masks end. Safe to call twice."""
         self._grammars.close()
-
-    def _sample(self, step: StepRows) -> tuple[SampleOutputs, dict[int, OrtolanError]]:
-        """What was chosen, and what the user's own processors failed with, by row."""
-        if not step.processed:
-            return self._executor.sample(step.inputs), {}
-        return self._hooks.sample(self._executor, step.rows, step.inputs)
 
     def _read(self, work: Work, outputs: SampleOutputs, place: int) -> Drawn:
         sequence = work.sequence

@@ -100,6 +100,15 @@ class DecodingState:
             self._tail = [*self._tail, token][-self._longest :]
 
     @property
+    def needs_tokens(self) -> bool:
+        """Whether a choice depends on the tokens before it in ways that only the host knows; counts do not."""
+        return (
+            self.grammar is not None
+            or self.scores_prompt
+            or bool(self._bad_words or self.processors or self.stop_rules)
+        )
+
+    @property
     def masked(self) -> bool:
         """Whether not all tokens of the vocabulary may be chosen."""
         return self.allowed is not None or self.grammar is not None

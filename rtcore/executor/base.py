@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,9 @@ class StepInputs:
     input_ids int64 [T]; positions int64 [T]; query_start int32 [R + 1]; seq_lens int32 [R], the length after
     this step; logit_rows int64 [S], the rows that go through the head. Per cache group g: block_tables[g]
     int32 [R, M_g] and slot_mapping[g] int32 [T], where -1 writes nothing. plan int32 [6] in host memory:
-    decode rows, prefill rows, longest query, longest context rounded to its bucket, T, R. An object that is given
-    again holds the same arrays, with other numbers in them.
+    decode rows, prefill rows, longest query, longest context rounded to its bucket, T, R. token_source int32 [T]:
+    -1 takes input_ids, others the token that this row of the step before chose; None where all are -1. An object
+    that is given again holds the same arrays, with other numbers in them, but for token_source.
     """
 
     input_ids: Int64
@@ -36,14 +37,36 @@ class StepInputs:
     block_tables: list[Int32]
     slot_mapping: list[Int32]
     plan: Int32
+    token_source: Int32 | None = None
+
+
+class PendingSample(Protocol):
+    """Tokens that are being chosen."""
+
+    def wait(self) -> SampleOutputs:
+        """What was chosen. Raises EngineError when the step or the choice failed."""
+
+
+@dataclass(slots=True)
+class Chosen:
+    """Tokens that are chosen already."""
+
+    outputs: SampleOutputs
+
+    def wait(self) -> SampleOutputs:
+        return self.outputs
 
 
 class Executor(ABC):
     """Runs steps against a paged cache of `num_blocks[g]` blocks of `block_size` slots for each cache group.
 
     windows[g]: tokens of the group's window (a query sees kv > q - window), 0 for all. block_bytes[g]: memory of
-    one block, all cache tensors of the group together.
+    one block, all cache tensors of the group together. overlaps: whether `run` and `sample_later` return before
+    they are done, so that a step may be queued before the tokens of the one before are known. Then it may name them
+    in StepInputs.token_source and SampleInputs.pending; of more than one step, only the last two can be waited for.
     """
+
+    overlaps: bool = False
 
     block_size: int
     num_blocks: list[int]
@@ -71,6 +94,13 @@ class Executor(ABC):
 
         The arrays may be overwritten by the next call. Raises EngineError when it failed. May be called again.
         """
+
+    def sample_later(self, inputs: SampleInputs) -> PendingSample:
+        """`sample`, without waiting for what was chosen where the executor can do that.
+
+        With no rows, waiting for it tells whether the step ran.
+        """
+        return Chosen(self.sample(inputs))
 
     @abstractmethod
     def logits(self) -> Float32:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,11 @@ from ops.errors import BundleDamaged, ConfigError, EngineDied, EngineError
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
-from rtcore.executor.cpu import load_sampler
-from rtcore.executor.cpu_sample import CpuSampler
 from rtcore.executor.cuda_buckets import bucket_for, bucket_sizes
+from rtcore.executor.cuda_inputs import StepPlaces
 from rtcore.executor.cuda_kernels import load_kernels
-from rtcore.executor.cuda_memory import DeviceCache, Layout, Staging, choose_blocks
-from rtcore.executor.cuda_sample import GreedySampler, greedy
+from rtcore.executor.cuda_memory import Array, DeviceCache, Layout, choose_blocks
+from rtcore.executor.cuda_sample import CudaSampler
 from rtcore.executor.cuda_session import CudaSession, import_runtime
 from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
 from rtcore.manifest import Variant
@@ -30,6 +30,8 @@ from rtcore.scheduler.plan import MAX_SCORED
 logger = logging.getLogger(__name__)
 
 _LOGITS = "logits"
+#: Steps that may be on their way: one runs, one is queued behind it.
+_TURNS = 2
 _BLOCK_SIZE = 16
 
 
@@ -68,25 +70,49 @@ def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CudaExecutor
         load_kernels(bundle, variant, device)
         activations = variant.cache_tensors[0].dtype
         session = CudaSession(runtime, bundle, variant, device, activations)
-        return CudaExecutor(device, session, load_sampler(bundle, variant, config), bundle, variant, config)
+        return CudaExecutor(device, session, bundle, variant, config)
     except BaseException:
         device.close()
         raise
+
+
+@dataclass(slots=True)
+class _Graph:
+    """A captured size: where its arrays lie, each turn's, and what it was captured with."""
+
+    layout: Layout
+    views: list[dict[str, Array]]
+    binding: Any
+    plan: Int32
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What a turn chooses."""
+
+    executor: CudaExecutor
+    inputs: SampleInputs
+    turn: int
+
+    def wait(self) -> SampleOutputs:
+        return self.executor.read(self.inputs, self.turn)
 
 
 class CudaExecutor(Executor):
     """One session, the cache on the GPU, and a captured graph for each batch size of decode steps.
 
     A step's small inputs are written into pinned memory and cross in one copy. Steps of decode rows alone are
-    padded to a captured size; all others run eagerly. Everything is queued on one stream: `run` returns before
-    the GPU is done, `sample` and `logits` wait for what they give.
+    padded to a captured size; all others run eagerly. Everything is queued on one stream: `run` and `sample_later`
+    return before the GPU is done, `sample` and `logits` wait for what they give. Steps take turns with two places
+    in pinned memory, so that one is written while the other may still be read.
     """
+
+    overlaps = True
 
     def __init__(
         self,
         device: CudaDevice,
         session: CudaSession,
-        sampler: CpuSampler,
         bundle: Bundle,
         variant: Variant,
         config: EngineConfig,
@@ -102,12 +128,13 @@ class CudaExecutor(Executor):
         self._tensors = variant.cache_tensors
         rows = config.max_sequences
         self._logit_rows = rows + MAX_SCORED + MOST_DRAFT_ROWS
-        largest = self._layout(config.max_step_tokens, rows, self._logit_rows, [self._width] * len(self.windows))
-        self._staging = Staging(device, largest.size)
+        largest = (config.max_step_tokens, rows, self._logit_rows, self._width)
+        self._places = StepPlaces(device, len(self.windows), largest, _TURNS)
+        self._done = [device.record() for _ in range(_TURNS)]
+        self._turn = 0
         self._logits = device.allocate(4 * self._logit_rows * self.vocab_size)
-        self._greedy = GreedySampler(device, self._logit_rows, self.vocab_size)
+        self._sampler = CudaSampler(device, self._logit_rows, self.vocab_size, _TURNS)
         self._rows = 0
-        self._sampler = sampler
         self._free_before_cache = self._try_largest(config)
         blocks = choose_blocks(device, bundle.manifest, variant, config)
         self.num_blocks = [blocks] * len(self.windows)
@@ -116,7 +143,7 @@ class CudaExecutor(Executor):
             sum(self._cache.block_bytes[tensor.name] for tensor in variant.cache_tensors if tensor.group == group)
             for group in range(len(self.windows))
         ]
-        self._graphs: dict[int, tuple[Layout, dict[str, np.ndarray[Any, Any]], Any, Int32]] = {}
+        self._graphs: dict[int, _Graph] = {}
         self.sizes = bucket_sizes(config.max_sequences)
         self._capture()
 
@@ -135,29 +162,11 @@ class CudaExecutor(Executor):
                 param=variant.step,
             )
 
-    def _layout(self, tokens: int, rows: int, logit_rows: int, widths: list[int]) -> Layout:
-        shapes: list[tuple[str, tuple[int, ...], Any]] = [
-            ("input_ids", (tokens,), np.int64),
-            ("positions", (tokens,), np.int64),
-            ("logit_rows", (logit_rows,), np.int64),
-            ("query_start", (rows + 1,), np.int32),
-            ("seq_lens", (rows,), np.int32),
-        ]
-        for group, width in enumerate(widths):
-            shapes += [
-                (f"slot_mapping.{group}", (tokens,), np.int32),
-                (f"block_tables.{group}", (rows, width), np.int32),
-            ]
-        return Layout.of(shapes)
-
     def _bind(self, layout: Layout, cache: DeviceCache, plan: Int32) -> Any:
         """A binding of a step's inputs in the staging memory, of the cache and of the logits."""
         if self._session is None:
             raise EngineDied("The executor was closed.")
-        places = {
-            name: (self._staging.address + offset, shape, dtype.name)
-            for name, (offset, shape, dtype) in layout.places.items()
-        }
+        places = self._places.addresses(layout)
         for tensor in self._tensors:
             place = (cache.addresses[tensor.name], cache.shapes[tensor.name], tensor.dtype)
             places[tensor.name] = places[tensor.output] = place
@@ -166,20 +175,23 @@ class CudaExecutor(Executor):
         return self._session.binding(places, plan)
 
     def _try_largest(self, config: EngineConfig) -> int:
-        """Run the largest step on a cache of one block, so that what is free afterwards is free for the cache."""
-        tokens = min(config.max_step_tokens, self._context)
-        widths = [math.ceil(tokens / self.block_size)] * len(self.windows)
-        layout = self._layout(tokens, 1, min(self._logit_rows, tokens), widths)
-        views = self._staging.views(layout)
-        for array in views.values():
-            array[...] = 0
-        for group in range(len(self.windows)):
-            views[f"slot_mapping.{group}"][...] = -1
-        views["query_start"][1] = views["seq_lens"][0] = tokens
-        plan = np.array([0, 1, tokens, context_bucket(tokens), tokens, 1], np.int32)
+        """Run the largest step on a cache of one block, so that what is free afterwards is free for the cache.
+
+        All places decode but one, whose prompt fills the rest of the budget, and plan names the longest context,
+        by which operators choose their memory; what rows attend to is kept short.
+        """
+        rows, tokens = config.max_sequences, config.max_step_tokens
+        prompt = min(tokens - rows + 1, self._context)
+        decodes = rows - 1
+        count = decodes + prompt
+        layout = self._places.layout(count, rows, self._logit_rows, [self._width] * len(self.windows))
+        views = self._places.zeroed(layout, 0)
+        views["query_start"][...] = [*range(rows), count]
+        views["seq_lens"][...] = [*[1] * decodes, prompt]
+        plan = np.array([decodes, 1, prompt, context_bucket(self._context), count, rows], np.int32)
         cache = DeviceCache(self.device, self._tensors, 1, self.block_size)
         try:
-            self._staging.send(layout)
+            self._places.send(layout, 0)
             self._run(self._bind(layout, cache, plan))
             self.device.synchronize()
         finally:
@@ -190,18 +202,14 @@ class CudaExecutor(Executor):
         """Capture a decode step of each size, the largest first, so that smaller ones find memory in place."""
         began, free = time.perf_counter(), self.device.memory()[0]
         for size in reversed(self.sizes):
-            layout = self._layout(size, size, size, [self._width] * len(self.windows))
+            layout = self._places.layout(size, size, size, [self._width] * len(self.windows))
             plan = np.array([size, 0, 1, context_bucket(self._context), size, size], np.int32)
-            views = self._staging.views(layout)
-            for array in views.values():
-                array[...] = 0
-            for group in range(len(self.windows)):
-                views[f"slot_mapping.{group}"][...] = -1
+            views = [self._places.zeroed(layout, turn) for turn in range(_TURNS)]
             binding = self._bind(layout, self._cache, plan)
-            self._staging.send(layout)
+            self._places.send(layout, 0)
             self._run(binding, size)
             self.device.synchronize()
-            self._graphs[size] = (layout, views, binding, plan)
+            self._graphs[size] = _Graph(layout, views, binding, plan)
         self.capture_seconds = time.perf_counter() - began
         self.capture_bytes = free - self.device.memory()[0]
         logger.info(
@@ -220,33 +228,24 @@ class CudaExecutor(Executor):
         rows, tokens = len(inputs.seq_lens), len(inputs.input_ids)
         self._rows = 0
         size = bucket_for(rows, self.sizes) if tokens == rows == int(inputs.plan[0]) else None
-        # The last step's copy from pinned memory was awaited with its results, unless nobody asked for any.
-        self.device.synchronize()
-        if size is not None and len(inputs.logit_rows) <= size:
-            self._replay(size, inputs)
-        else:
-            self._eager(inputs)
+        self._turn = (self._turn + 1) % _TURNS
+        # Of the step before the last one, nothing may read pinned memory any more.
+        self.device.wait(self._done[self._turn])
+        try:
+            if size is not None and len(inputs.logit_rows) <= size:
+                self._replay(size, inputs)
+            else:
+                self._eager(inputs)
+        finally:
+            self.device.record(self._done[self._turn])
         self._rows = len(inputs.logit_rows)
 
     def _replay(self, size: int, inputs: StepInputs) -> None:
         """Write the step into the places of a captured size, padding after it, and replay."""
-        layout, views, binding, _ = self._graphs[size]
-        rows = len(inputs.seq_lens)
-        views["input_ids"][:rows] = inputs.input_ids
-        views["positions"][:rows] = inputs.positions
-        views["logit_rows"][: len(inputs.logit_rows)] = inputs.logit_rows
-        views["logit_rows"][len(inputs.logit_rows) :] = 0
-        views["query_start"][: rows + 1] = inputs.query_start
-        views["query_start"][rows + 1 :] = rows
-        views["seq_lens"][:rows] = inputs.seq_lens
-        for name in ("input_ids", "positions", "seq_lens"):
-            views[name][rows:] = 0
-        for group, (table, slots) in enumerate(zip(inputs.block_tables, inputs.slot_mapping, strict=True)):
-            views[f"block_tables.{group}"][:rows, : table.shape[1]] = table
-            views[f"slot_mapping.{group}"][:rows] = slots
-            views[f"slot_mapping.{group}"][rows:] = -1
-        self._staging.send(layout)
-        self._run(binding, size)
+        graph = self._graphs[size]
+        self._places.pad(graph.views[self._turn], inputs)
+        self._places.send(graph.layout, self._turn, inputs.token_source, self._sampler.ids)
+        self._run(graph.binding, size)
 
     def replay_ms(self, inputs: StepInputs, times: int) -> float:
         """Run a step of decode rows, then its captured graph `times` times: the mean milliseconds of one.
@@ -257,7 +256,7 @@ class CudaExecutor(Executor):
         size = bucket_for(len(inputs.seq_lens), self.sizes)
         if size is None:
             raise EngineError(f"No step of {len(inputs.seq_lens)} rows is captured.", remedy="Raise max_sequences.")
-        binding = self._graphs[size][2]
+        binding = self._graphs[size].binding
         start = self.device.record()
         for _ in range(times):
             self._run(binding, size)
@@ -274,15 +273,10 @@ class CudaExecutor(Executor):
                 f"A step asks for {rows} rows of logits, more than the {self._logit_rows} that there is room for.",
                 remedy="Raise max_sequences.",
             )
-        widths = [table.shape[1] for table in inputs.block_tables]
-        layout = self._layout(len(inputs.input_ids), len(inputs.seq_lens), rows, widths)
-        views = self._staging.views(layout)
-        for name in ("input_ids", "positions", "logit_rows", "query_start", "seq_lens"):
-            views[name][...] = getattr(inputs, name)
-        for group, (table, slots) in enumerate(zip(inputs.block_tables, inputs.slot_mapping, strict=True)):
-            views[f"block_tables.{group}"][...] = table
-            views[f"slot_mapping.{group}"][...] = slots
-        self._staging.send(layout)
+        layout = self._places.of(inputs)
+        self._places.fill(self._places.views(layout, self._turn), inputs)
+        self._places.send(layout, self._turn, inputs.token_source, self._sampler.ids)
+        # An eager run reads the plan while it queues its kernels, so the next step may write it anew.
         self._run(self._bind(layout, self._cache, inputs.plan))
 
     def logits(self) -> Float32:
@@ -298,9 +292,24 @@ class CudaExecutor(Executor):
         self.device.synchronize()
 
     def sample(self, inputs: SampleInputs) -> SampleOutputs:
-        if greedy(inputs):
-            return self._greedy.run(self._logits, len(inputs))
-        return self._sampler.run(self.logits(), inputs)
+        return self.sample_later(inputs).wait()
+
+    def sample_later(self, inputs: SampleInputs) -> _Pending:
+        if self._session is None:
+            raise EngineDied("The executor was closed.")
+        turn = self._turn
+        try:
+            self._sampler.queue(self._logits, inputs, turn)
+        finally:
+            self.device.record(self._done[turn])
+        return _Pending(self, inputs, turn)
+
+    def read(self, inputs: SampleInputs, turn: int) -> SampleOutputs:
+        """Wait for what a turn chose."""
+        if self._session is None:
+            raise EngineDied("The executor was closed.")
+        self.device.wait(self._done[turn])
+        return self._sampler.read(inputs, turn)
 
     def copy_blocks(self, group: int, source: Int32, destination: Int32) -> None:
         self._cache.copy_blocks(group, source, destination)
@@ -318,13 +327,14 @@ class CudaExecutor(Executor):
         if self._session is None:
             return
         self._session = None
-        self._sampler.close()
         self._graphs.clear()
         try:
             self.device.synchronize()
             self._cache.release()
-            self._staging.release()
+            self._places.release()
             self.device.release(self._logits)
-            self._greedy.release()
+            self._sampler.release()
+            for event in self._done:
+                self.device.release_event(event)
         finally:
             self.device.close()

@@ -116,13 +116,16 @@ class Layout:
 class Staging:
     """Pinned host memory and its counterpart on the GPU; a step's inputs cross in one copy.
 
-    The host side may be written again only after the last copy is done, for which the executor waits before a step.
+    The host side may be written again only after the last copy is done. Several may share the GPU's side, which
+    `address` then names: copies and what reads them are in order.
     """
 
-    def __init__(self, device: CudaDevice, size: int) -> None:
+    def __init__(self, device: CudaDevice, size: int, address: int | None = None) -> None:
         self._device = device
+        self.size = size
         self.host = device.pinned(size)
-        self.address = device.allocate(size)
+        self._own = address is None
+        self.address = device.allocate(size) if address is None else address
 
     def views(self, layout: Layout) -> dict[str, Array]:
         """The host side as arrays."""
@@ -137,5 +140,6 @@ class Staging:
 
     def release(self) -> None:
         """Give the memory back."""
-        self._device.release(self.address)
+        if self._own:
+            self._device.release(self.address)
         self._device.release_pinned(self.host)

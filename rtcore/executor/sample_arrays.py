@@ -37,7 +37,9 @@ class SampleInputs:
     how often each was generated (0: it is in the prompt alone); bias_ids int32 and bias_values float32 [B], what is
     added to logits (-inf bans). masks uint32 [M, ceil(V / 32)]: bit i % 32 of word i // 32 allows token i; a row
     names its mask by number. starts int32 [S + 1]. Whatever nobody asks for is empty. An object that is given again
-    may have other positions and other bits in its masks; all else is as it was.
+    may have other positions and other bits in its masks; all else is as it was. pending int32 [S]: the row of the
+    step before whose token the row's list does not count yet, because the host does not know it, -1 for none; None
+    where all are -1.
     """
 
     settings: NDArray[np.float32]
@@ -49,6 +51,7 @@ class SampleInputs:
     bias_ids: Ids
     bias_values: NDArray[np.float32]
     masks: Uint32
+    pending: Ids | None = None
 
     def __len__(self) -> int:
         return len(self.settings)

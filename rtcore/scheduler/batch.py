@@ -90,6 +90,7 @@ class BatchBuilder:
         width = -(-longest // self._block_size)
         if picked != self._picked or width != inputs.block_tables[0].shape[1]:
             return None
+        inputs.token_source = _sources(sequences)
         views.plan[3] = context_bucket(longest)
         columns = self._tables[0].shape[1]
         for place, (sequence, row, begin) in enumerate(zip(sequences, picked, begins, strict=True)):
@@ -140,7 +141,17 @@ class BatchBuilder:
             block_tables=[table[:, :width].take(picked, axis=0) for table in self._tables],
             slot_mapping=self._slot_mapping(picked if token == rows else np.repeat(picked, lengths), token),
             plan=self._plan,
+            token_source=self._token_source(works, singles, token),
         )
+
+    def _token_source(self, works: list[Work], singles: int, tokens: int) -> Int32 | None:
+        """For each of a step's tokens the row of the step before that chooses it, None where all are known."""
+        known = _sources([work.sequence for work in works[:singles]])
+        if known is None or singles == tokens:
+            return known
+        source = np.full(tokens, -1, np.int32)
+        source[:singles] = known
+        return source
 
     def _chunks(self, works: list[Work], token: int) -> list[int]:
         """Write ids and positions of works of several tokens, from row `token` on; where each of them ends."""
@@ -185,6 +196,12 @@ class BatchBuilder:
             np.add((table.take(places) - columns) * self._block_size, positions, out=slots, casting="unsafe")
             mapping.append(slots)
         return mapping
+
+
+def _sources(sequences: list[Sequence]) -> Int32 | None:
+    """For sequences of one token each, which row of the step before chooses it; None where all are known."""
+    sources = [sequence.source for sequence in sequences]
+    return np.array(sources, np.int32) if max(sources, default=-1) >= 0 else None
 
 
 def _next_tokens(sequences: list[Sequence], sampling: bool) -> list[int]:

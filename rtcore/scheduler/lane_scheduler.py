@@ -182,7 +182,9 @@ class LaneScheduler:
             length = sequence.length
             blocks = sequence.blocks
             if blocks is None or length - sequence.computed != 1:
-                prefilling.append(sequence)
+                # One whose last token the running step chooses has nothing left to compute.
+                if length > sequence.computed:
+                    prefilling.append(sequence)
                 continue
             works.append(Work(sequence, 1, blocks.length, True))
             attended += length
@@ -245,6 +247,14 @@ class LaneScheduler:
         room = (blocks.count + min(self._blocks.free_blocks)) * self._blocks.block_size - sequence.computed
         room = min(tokens, room)
         return room if room > 0 and self._blocks.can_append(blocks, sequence.computed + room) else 0
+
+    def can_run_ahead(self, growing: int) -> bool:
+        """Whether the next step can be scheduled before the tokens of the running one are known.
+
+        growing: sequences of that step that will need another block. Nobody may have to be preempted for them, as
+        what was computed of a sequence is not certain yet, and drafts follow from tokens.
+        """
+        return self._drafting is None and min(self._blocks.free_blocks) >= growing
 
     def observe(self, works: list[Work], seconds: float) -> None:
         """Learn from works that ran together, those of one token first, before they are committed."""

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,29 +14,40 @@ import numpy as np
 
 from ops.cuda import CudaDevice
 from ops.errors import EngineError
+from ops.sample_columns import NEUTRAL_SETTINGS, NO_LOGPROBS, NO_MASK, NOT_FORCED, Setting
 from rtcore.config import EngineConfig
 from rtcore.engine import Engine
 from rtcore.executor.base import StepInputs
 from rtcore.executor.cuda import CudaExecutor
+from rtcore.executor.sample_arrays import no_rows
 from rtcore.scheduler.batch import context_bucket
+from server.bench.gpu_idle import IdleClock
 from server.bench.workload import Workload, load
 
 COPY_BYTES = 4 << 30
 ROUNDS = 5
 REPLAYS = 20
+ENGINE_STEPS = 32
+#: Temperature 0.8 and top-p 0.95, no penalties.
+DRAWN = (0.8, 0.95, *NEUTRAL_SETTINGS[2:])
 
 
 class GpuStep(msgspec.Struct, frozen=True):
     """A decode step: milliseconds of the GPU alone (the captured graph, again and again), low and high of the
-    rounds, and of the whole engine: scheduling, inputs, graph, sampling. floor: bytes of weights and of cache that
-    a step reads over the bandwidth measured in the same run."""
+    rounds; of steps that are queued one behind the other, which is all that the GPU does for them: inputs, graph,
+    the choice of tokens (queued greedily, drawn by temperature, top-k and top-p); and of the whole engine. idle: of
+    the engine's time, what the GPU did nothing in. floor: bytes of weights and of cache that a step reads over the
+    bandwidth measured in the same run."""
 
     sequences: int
     context: int
     gpu: float
     low: float
     high: float
+    queued: float
+    drawn: float
     engine: float
+    idle: float
     floor: float
 
 
@@ -101,11 +113,17 @@ def measure(
         steps = []
         for count in sequences:
             times = [executor.replay_ms(decode_inputs(executor, count, context), REPLAYS) for _ in range(ROUNDS)]
-            whole = workload.decode_step_seconds(count, context - 16, 32) * 1e3
+            inputs = decode_inputs(executor, count, context)
+            queued, drawn = (queued_ms(executor, inputs, one, REPLAYS) for one in (NEUTRAL_SETTINGS, DRAWN))
+            with IdleClock(executor) as clock:
+                whole = workload.decode_step_seconds(count, context - 16, ENGINE_STEPS) * 1e3
+            idle = clock.share(ENGINE_STEPS)
             floor = (variant.linear_bytes + count * context * cached) / bandwidth * 1e3
-            steps.append(GpuStep(count, context, statistics.median(times), min(times), max(times), whole, floor))
+            middle = statistics.median(times)
+            steps.append(GpuStep(count, context, middle, min(times), max(times), queued, drawn, whole, idle, floor))
             told(
-                f"{count} sequences: {steps[-1].gpu:.2f} ms on the GPU, {whole:.2f} ms in all, floor {floor:.2f} ms"
+                f"{count} sequences: graph {middle:.3f} ms, queued {queued:.3f} ms, drawn {drawn:.3f} ms, engine "
+                f"{whole:.3f} ms (idle {idle:.1%}), floor {floor:.2f} ms"
             )
         firsts = [workload.first_token_seconds(prefill) for _ in range(3)]
         told(f"first token of {prefill} tokens: {min(firsts) * 1e3:.1f} ms")
@@ -152,6 +170,34 @@ def copy_bandwidth(device: CudaDevice) -> float:
         device.release(source)
         device.release(target)
     return 2 * COPY_BYTES / min(times) * 1e3
+
+
+def queued_ms(executor: CudaExecutor, inputs: StepInputs, settings: tuple[float, ...], times: int) -> float:
+    """Milliseconds of a step, of `times` that are queued without waiting for any.
+
+    settings: columns as in ops.sample_columns.Setting; with a temperature tokens are drawn from the 50 likeliest.
+    """
+    rows = len(inputs.seq_lens)
+    top_k = 50 if settings[Setting.TEMPERATURE] > 0 else 0
+    chosen = replace(
+        no_rows(executor.vocab_size),
+        settings=np.tile(np.array(settings, np.float32), (rows, 1)),
+        numbers=np.tile(np.array([0, 0, top_k, NO_LOGPROBS, NOT_FORCED, NO_MASK], np.int64), (rows, 1)),
+        token_start=np.zeros(rows + 1, np.int32),
+        bias_start=np.zeros(rows + 1, np.int32),
+    )
+    fed = replace(inputs, token_source=np.arange(rows, dtype=np.int32))
+    executor.run(inputs)
+    executor.sample(chosen)
+    start = executor.device.record()
+    for _ in range(times):
+        executor.run(fed)
+        executor.sample_later(chosen)
+    end = executor.device.record()
+    milliseconds = executor.device.elapsed(start, end) / times
+    executor.device.release_event(start)
+    executor.device.release_event(end)
+    return milliseconds
 
 
 def decode_inputs(executor: CudaExecutor, sequences: int, context: int) -> StepInputs:

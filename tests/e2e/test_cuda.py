@@ -94,6 +94,21 @@ def test_preempted(gpu_bundle: Path, alone: Any) -> None:
     agree(alone, answers(gpu_bundle, together=True, cache_bytes=10 * block))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"temperature": 0}, {"temperature": 0.9, "top_k": 40, "top_p": 0.9}, {"presence_penalty": 1.0, "logprobs": 3}],
+    ids=str,
+)
+def test_steps_ahead_change_no_token(gpu_bundle: Path, given: dict[str, Any]) -> None:
+    found = []
+    for overlap in (True, False):
+        with LLM(gpu_bundle, "bf16", target="cuda", check="sizes", overlap=overlap, debug_invariants=True) as llm:
+            params = SamplingParams(max_tokens=TOKENS, seed=11, **given)
+            outputs = llm.generate(PROMPTS, params)
+        found.append([(list(output.outputs[0].token_ids), output.outputs[0].logprobs) for output in outputs])
+    assert found[0] == found[1]
+
+
 def test_drawn_tokens_depend_on_the_seed_alone(gpu_bundle: Path) -> None:
     params = SamplingParams(temperature=0.8, top_p=0.9, max_tokens=12, seed=7)
     with LLM(gpu_bundle, "bf16", target="cuda", check="sizes") as llm:

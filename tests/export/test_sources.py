@@ -126,9 +126,10 @@ def test_numbers_beyond_float16_are_refused_rather_than_made_infinite() -> None:
         list(Plain(ArraySource(np.full((2, 2), 70000, np.float32)), "float16").chunks())
 
 
-@given(rows=st.integers(1, 300), width=st.integers(0, 50), size=st.integers(1, 4000))
-def test_chunks_cover_all_rows_once(rows: int, width: int, size: int) -> None:
-    bounds = list(row_chunks(ArraySource(np.zeros((rows, width), np.float32)), size))
+@given(rows=st.integers(1, 300), width=st.integers(0, 50), size=st.integers(1, 4000), unit=st.integers(1, 70))
+def test_chunks_cover_all_rows_once(rows: int, width: int, size: int, unit: int) -> None:
+    bounds = list(row_chunks(ArraySource(np.zeros((rows, width), np.float32)), size, unit))
     assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds[:-1])]
     assert bounds[-1][1] == rows
-    assert all(stop - start == 1 or (stop - start) * width * 4 <= size for start, stop in bounds)
+    assert all(start % unit == 0 for start, _ in bounds)
+    assert all(stop - start <= unit or (stop - start) * width * 4 <= size for start, stop in bounds)

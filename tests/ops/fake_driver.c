@@ -6,6 +6,8 @@
 
 typedef unsigned long long Address;
 static const size_t kLargest = (size_t)1 << 30;
+static int held = 0; /* contexts, streams and pieces of memory that nobody gave back */
+int fake_held(void) { return held; }
 
 int cuInit(unsigned flags) { (void)flags; return getenv("FAKE_CUDA_BROKEN") ? 999 : 0; }
 int cuGetErrorName(int error, const char** name) {
@@ -21,16 +23,17 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   *value = attribute == 75 ? 9 : attribute == 76 ? 0 : 4;
   return 0;
 }
-int cuDevicePrimaryCtxRetain(void** context, int device) { (void)device; *context = (void*)1; return 0; }
-int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return 0; }
+int cuDevicePrimaryCtxRetain(void** context, int device) { (void)device; *context = (void*)1; ++held; return 0; }
+int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; --held; return 0; }
 int cuCtxSetCurrent(void* context) { (void)context; return 0; }
 int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) { *free_bytes = kLargest; *total = 2 * kLargest; return 0; }
 int cuMemAlloc_v2(Address* address, size_t size) {
   if (size > kLargest) return 2;
   *address = (Address)aligned_alloc(256, (size + 255) / 256 * 256);
+  ++held;
   return 0;
 }
-int cuMemFree_v2(Address address) { free((void*)address); return 0; }
+int cuMemFree_v2(Address address) { free((void*)address); --held; return 0; }
 int cuMemHostAlloc(void** address, size_t size, unsigned flags) { (void)flags; *address = malloc(size); return 0; }
 int cuMemFreeHost(void* address) { free(address); return 0; }
 int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t size, void* stream) {
@@ -53,8 +56,8 @@ int cuMemsetD8Async(Address to, unsigned char value, size_t size, void* stream) 
   memset((void*)to, value, size);
   return 0;
 }
-int cuStreamCreate(void** stream, unsigned flags) { (void)flags; *stream = (void*)7; return 0; }
-int cuStreamDestroy_v2(void* stream) { (void)stream; return 0; }
+int cuStreamCreate(void** stream, unsigned flags) { (void)flags; *stream = (void*)7; ++held; return 0; }
+int cuStreamDestroy_v2(void* stream) { (void)stream; --held; return 0; }
 int cuStreamSynchronize(void* stream) { (void)stream; return 0; }
 int cuEventCreate(void** event, unsigned flags) { (void)flags; *event = malloc(1); return 0; }
 int cuEventDestroy_v2(void* event) { free(event); return 0; }
@@ -82,15 +85,19 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
   (void)attribute;
   return value > 232448;
 }
-int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
-                   unsigned shared, void* stream, void** parameters, void** extra) {
-  (void)ty;
-  (void)tz;
-  (void)stream;
+struct config {
+  unsigned x, y, z, threads, ty, tz, shared;
+  void* stream;
+  const int* attributes;
+  unsigned count;
+};
+
+int cuLaunchKernelEx(const struct config* given, void* function, void** parameters, void** extra) {
   (void)parameters;
   (void)extra;
   FILE* file = fopen(getenv("FAKE_CUDA_LOG"), "a");
-  fprintf(file, "%s %u %u %u %u %u\n", (const char*)function, x, y, z, threads, shared);
+  fprintf(file, "%s %u %u %u %u %u%s\n", (const char*)function, given->x, given->y, given->z, given->threads,
+          given->shared, given->count && given->attributes[0] == 6 && given->attributes[2] == 1 ? " early" : "");
   fclose(file);
   return 0;
 }

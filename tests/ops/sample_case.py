@@ -82,19 +82,22 @@ def by_reference(logits: Array, rows: list[Row]) -> Sampled:
     return sample(**inputs_of(logits, rows))
 
 
-def check(logits: Array, rows: list[Row], found: Sampled) -> int:
-    """Assert that a kernel's answer is the reference's, within the bound; returns how many ids are equal."""
+def check(logits: Array, rows: list[Row], found: Sampled, roundings: tuple[int, int] = (2, 3)) -> int:
+    """Assert that a kernel's answer is the reference's, within the bound; returns how many ids are equal.
+
+    roundings: of exp's result, and of its argument, in units of half a float32's precision.
+    """
     wanted = by_reference(logits, rows)
     np.testing.assert_array_equal(found.status, wanted.status)
     np.testing.assert_array_equal(found.top_ids, wanted.top_ids)
     equal = found.ids == wanted.ids
     for number in np.flatnonzero(~equal & (wanted.status == 0)).tolist():
         assert rows[number].temperature > 0 and rows[number].forced < 0
-        assert near_a_border(logits[number], rows[number], int(found.ids[number])), number
+        assert near_a_border(logits[number], rows[number], int(found.ids[number]), roundings), number
     np.testing.assert_array_equal(found.ranks[equal], wanted.ranks[equal])
     sound = (wanted.status == 0) & (found.logprobs != 0)
     limit = np.zeros(len(rows))
-    limit[sound] = [logprob_bound(raw) for raw in logits[: len(rows)][sound]]
+    limit[sound] = [logprob_bound(raw, roundings) for raw in logits[: len(rows)][sound]]
     with np.errstate(invalid="ignore"):
         off = np.abs(found.logprobs.astype(np.float64) - wanted.logprobs)
     off[found.logprobs == wanted.logprobs] = 0  # both -inf
@@ -105,18 +108,18 @@ def check(logits: Array, rows: list[Row], found: Sampled) -> int:
     return int(equal.sum())
 
 
-def sum_error(weights: Array, arguments: Array) -> float:
+def sum_error(weights: Array, arguments: Array, roundings: tuple[int, int] = (2, 3)) -> float:
     """How far, as a share of the whole, a kernel's sum of some of the weights may be off."""
-    return float((weights * (2 * UNIT + 3 * UNIT * arguments)).sum() / weights.sum()) + 20 * UNIT
+    return float((weights * (roundings[0] + roundings[1] * arguments)).sum() * UNIT / weights.sum()) + 20 * UNIT
 
 
-def logprob_bound(raw: Array) -> float:
+def logprob_bound(raw: Array, roundings: tuple[int, int] = (2, 3)) -> float:
     wide = raw[raw > -np.inf].astype(np.float64)
     arguments = wide.max() - wide
-    return sum_error(np.exp(-arguments), arguments)
+    return sum_error(np.exp(-arguments), arguments, roundings)
 
 
-def near_a_border(raw: Array, row: Row, token: int) -> bool:
+def near_a_border(raw: Array, row: Row, token: int, roundings: tuple[int, int] = (2, 3)) -> bool:
     """Whether rounding can have made a kernel draw `token`."""
     inputs = inputs_of(raw[None], [row])
     mask = None if row.allowed is None else inputs["masks"][0]
@@ -129,7 +132,7 @@ def near_a_border(raw: Array, row: Row, token: int) -> bool:
     open_settings[Setting.TOP_P] = 1
     ids, weights = kept(scores, open_settings, row.top_k)
     arguments = (scores.max() - scores[ids].astype(np.float64)) / max(float(settings[0]), COLDEST)
-    off = 2 * sum_error(weights, arguments)
+    off = 2 * sum_error(weights, arguments, roundings)
     order = np.argsort(-scores[ids], kind="stable")
     before = np.cumsum(weights[order]) - weights[order]
     total = weights.sum()

@@ -13,16 +13,21 @@ import pytest
 SOURCE = Path(__file__).with_name("fake_driver.c")
 PRELUDE = """
 import numpy as np
-from ops.cuda import CudaDevice, Kernel
+from ops.cuda import CudaDevice, Kernel, SampleCall
 from ops.errors import EngineError, OutOfDeviceMemory, WrongTarget
 
-def kernel(key="argmax_part", arguments="PPPII", constants={"PART": 64}, **changed):
-    fields = dict(key=key, entry=key + "_entry", arguments=arguments, warps=4, shared=128, rows=1 << 30, columns=0,
-                  constants=constants, image=b"cubin")
+def kernel(key="sample_feed", arguments="PPPi", constants={"BLOCK": 64}, **changed):
+    fields = dict(key=key, entry=key.replace("/", "_"), arguments=arguments, warps=4, shared=128, rows=1 << 30,
+                  columns=0, constants=constants, image=b"cubin")
     return Kernel(**{**fields, **changed})
 
-def whole():
-    return kernel("argmax", "PPPPi", {"BLOCK": 8})
+def sampling(device, arguments="PPPPPPPiii"):
+    for key, letters in (
+        *(("sample_part/read", arguments), ("sample_part/copied", "PPPPPPPiii"), ("sample_lists", "PPPPPPPPPPi")),
+        *(("sample_weigh", "PPPPPPPii"), ("sample_gather", "PPPPPPPPPPii"), ("sample_choose", "PPPPPPPPPPPPii")),
+        *(("sample_rank", "PPPPPPPii"), ("sample_logprobs", "PPPPPPPPPPPPPii"), ("sample_feed", "PPPi")),
+    ):
+        device.add_kernel(kernel(key, letters, {"PART": 64, "PARTS": 4, "ROOM": 32, "TOPS": 20, "BLOCK": 64}))
 """
 
 
@@ -83,12 +88,65 @@ def test_kernels_are_launched_over_the_grid_that_their_tiles_ask_for(driver: Pat
         driver,
         """
 device = CudaDevice()
-device.add_kernel(kernel(arguments="PPPIi")); device.add_kernel(whole())
-logits = device.allocate(4 * 3 * 160)
-device.argmax(logits, device.allocate(64), device.allocate(64), 3, 160)
+device.add_kernel(kernel())
+memory = device.allocate(4096)
+device.feed(memory, memory + 1024, memory + 2048, 160)
+device.wait(device.record())
 """,
     )
-    assert launches == ["argmax_part_entry 3 3 1 128 128", "argmax_entry 3 1 1 128 128"]
+    assert launches == ["sample_feed 3 1 1 128 128"]
+
+
+def test_only_the_kernels_that_rows_ask_for_are_launched(driver: Path) -> None:
+    body = """
+device = CudaDevice()
+sampling(device)
+memory = device.allocate(1 << 16)
+names = [name for name, _ in SampleCall._fields_ if name not in ("rows", "columns", "masked", "listed", "drawn", "cut", "told")]
+device.reserve_sample(3, 160)
+device.sample(SampleCall(**dict.fromkeys(names, memory), rows=3, columns=160, {}))
+"""  # noqa: E501
+    part, row = "3 3 1 128 128", "3 1 1 128 128"
+    greedy = [f"sample_part_read {part}", f"sample_choose {row}"]
+    assert run(driver, body.format("")) == greedy
+    assert run(driver, body.format("drawn=1")) == [greedy[0], f"sample_weigh {part}", greedy[1]]
+    assert run(driver, body.format("drawn=1, cut=1, masked=1")) == [
+        *(f"sample_part_copied {part}", greedy[0], f"sample_weigh {part}", f"sample_gather {part}", greedy[1]),
+    ]
+    assert run(driver, body.format("listed=1, told=1")) == [
+        *(f"sample_part_copied {part}", f"sample_lists {row}", *greedy),
+        *(f"sample_rank {part}", f"sample_logprobs {row}"),
+    ]
+
+
+def test_a_vocabulary_beyond_the_kernels_is_refused(driver: Path) -> None:
+    run(
+        driver,
+        """
+device = CudaDevice()
+sampling(device)
+device.reserve_sample(1, 256)
+try:
+    device.reserve_sample(1, 257)
+except EngineError as error:
+    assert "no vocabulary of 257" in error.why
+else:
+    raise AssertionError
+""",
+    )
+
+
+def test_a_kernel_that_waits_by_itself_may_start_early(driver: Path) -> None:
+    launches = run(
+        driver,
+        """
+device = CudaDevice()
+device.add_kernel(kernel(constants={"BLOCK": 64, "DEPENDENT": 1}))
+memory = device.allocate(4096)
+device.feed(memory, memory + 1024, memory + 2048, 160)
+""",
+    )
+    assert launches == ["sample_feed 3 1 1 128 128 early"]
 
 
 def test_arguments_that_do_not_fit_are_refused_with_the_kernels_name(driver: Path) -> None:
@@ -96,18 +154,18 @@ def test_arguments_that_do_not_fit_are_refused_with_the_kernels_name(driver: Pat
         driver,
         """
 device = CudaDevice()
-device.add_kernel(kernel(arguments="PPPIi")); device.add_kernel(whole())
-logits, ids = device.allocate(4096), device.allocate(64)
-for columns, tops in ((100, ids), (160, ids + 8)):
+device.add_kernel(kernel(arguments="PPPI"))
+memory = device.allocate(4096)
+for tokens, ids in ((100, memory), (160, memory + 8)):
     try:
-        device.argmax(logits, ids, tops, 1, columns)
+        device.feed(memory, memory, ids, tokens)
     except EngineError as error:
-        assert "kernel argmax" in error.why and "multiples of 16" in error.why, error.why
+        assert "kernel sample_feed" in error.why and "multiples of 16" in error.why, error.why
     else:
-        raise AssertionError(columns)
+        raise AssertionError(tokens)
 """,
     )
-    assert all(line.startswith("argmax_part") for line in launches)
+    assert not launches
 
 
 def test_a_kernel_that_the_bundle_lacks_is_named(driver: Path) -> None:
@@ -116,11 +174,36 @@ def test_a_kernel_that_the_bundle_lacks_is_named(driver: Path) -> None:
         """
 device = CudaDevice()
 try:
-    device.argmax(0, 0, 0, 1, 16)
+    device.feed(0, 0, 0, 1)
 except EngineError as error:
-    assert "packs no kernel argmax_part" in error.why and "Export" in error.why
+    assert "packs no kernel sample_feed" in error.why and "Export" in error.why
 else:
     raise AssertionError
+""",
+    )
+
+
+def test_what_was_opened_is_given_back_when_cublas_is_missing(driver: Path, tmp_path: Path) -> None:
+    """One that lacks a function stands for one that is not there: other tests' processes may find a real one."""
+    alone = tmp_path / "driver"
+    alone.mkdir()
+    (alone / "libcuda.so.1").symlink_to((driver / "libcuda.so.1").resolve())
+    compiler = str(shutil.which("cc"))
+    source = "int cublasCreate_v2(void **h) { return 0; }"
+    command = [compiler, "-shared", "-fPIC", "-x", "c", "-o", str(alone / "libcublas.so.13"), "-"]
+    subprocess.run(command, input=source, text=True, check=True)
+    run(
+        alone,
+        """
+import ctypes
+try:
+    CudaDevice()
+except WrongTarget as error:
+    assert "cuBLAS" in error.why, error.why
+else:
+    raise AssertionError
+held = ctypes.CDLL("libcuda.so.1").fake_held
+assert held() == 0, held()
 """,
     )
 
@@ -134,7 +217,7 @@ for changed in ({"image": b"nonsense"}, {"shared": 1 << 20}):
     try:
         device.add_kernel(kernel(**changed))
     except EngineError as error:
-        assert "argmax_part" in error.why
+        assert "sample_feed" in error.why
     else:
         raise AssertionError(changed)
 device.add_kernel(kernel(shared=200_000))

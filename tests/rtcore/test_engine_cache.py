@@ -162,7 +162,7 @@ def test_blocks_that_could_not_be_moved_are_computed_anew(when: str) -> None:
         for victim in list(engine._scheduler._active.running):
             engine._scheduler._active.preempt(victim, step)
         assert len(step.saves) == 3
-        assert engine._prepare(step) is (when == "load")
+        assert engine._prepare(step, []) is (when == "load")
         executor.failures = int(when == "load")
         outcome = advance(engine, deltas).outcome
         assert outcome is (Outcome.RETRYABLE_ABORT if when == "load" else Outcome.COMMITTED)

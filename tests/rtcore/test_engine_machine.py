@@ -54,6 +54,8 @@ def constant(data: bytes) -> bytes:
 class EngineMachine(RuleBasedStateMachine):
     """`self.requests` is what was accepted; `self.deltas` what came back."""
 
+    executor_type = FakeExecutor
+
     @initialize(
         pools=st.lists(st.integers(6, 16), min_size=1, max_size=2),
         block_size=st.integers(1, 5),
@@ -89,7 +91,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.delay = config.pop("delay")
         windows = [window if everywhere or group else 0 for group in range(len(pools))]
         self.window = min(windows)
-        self.executor = FakeExecutor(
+        self.executor = self.executor_type(
             num_blocks=pools,
             block_size=block_size,
             vocab_size=VOCABULARY,
@@ -208,7 +210,7 @@ class EngineMachine(RuleBasedStateMachine):
         victim = data.draw(st.sampled_from(list(self.engine._scheduler._active.running)))
         step = ScheduledStep()
         self.engine._scheduler._active.preempt(victim, step)
-        assert self.engine._prepare(step)
+        assert self.engine._prepare(step, [])
         self.engine.check_invariants()
 
     def bad(self) -> list[str]:

@@ -29,6 +29,7 @@ class StageClock:
         self._watch(executor, "run", "execute")
         self._watch(executor._session, "run_with_iobinding", "run")  # type: ignore[attr-defined]
         self._watch(engine._decoding, "begin", "build")
+        self._watch(engine._decoding, "choose", "sample")
         self._watch(engine._decoding, "finish", "sample")
         self._watch(engine._scheduler, "commit", "commit")
 

@@ -69,8 +69,11 @@ def test_a_llamas_kernels() -> None:
     found = variants("llama", "bf16")
     assert {key.split("/")[0] for key in found} == {
         *("rms_norm", "add_rms_norm", "gated_activation", "linear_row", "linear_tile"),
-        *("attention_prepare", "attention_decode", "attention_merge", "attention_prefill", "argmax_part", "argmax"),
+        *("attention_prepare", "attention_decode", "attention_prefill"),
+        *("sample_part", "sample_lists", "sample_weigh", "sample_gather", "sample_choose", "sample_rank"),
+        *("sample_logprobs", "sample_feed"),
     }
+    assert {"sample_part/read", "sample_part/copied"} <= set(found)
     assert "linear_row/bfloat16/same/plain/silu" in found
     assert "linear_tile/bfloat16/float32/plain/none" in found
     assert found["linear_row/bfloat16/same/plain/none"].letters() == "PPPPII"
@@ -78,8 +81,9 @@ def test_a_llamas_kernels() -> None:
 
 def test_quantised_kernels_name_their_form() -> None:
     found = variants("llama", "int4")
-    assert "quant_row/float16/4.32/same/plain/silu" in found
-    assert "quant_row/float16/8.32/float32/plain/none" in found
+    assert "quant_tile/float16/4.32/same/plain/silu" in found
+    assert found["quant_tile/float16/4.32/same/plain/silu"].kernel == "quant_tile_gated"
+    assert "quant_tile/float16/8.32/float32/plain/none" in found
     assert {"dequantise/float16/4.32", "quant_gather/float16/8.32"} <= set(found)
 
 
@@ -104,17 +108,19 @@ def test_an_unknown_architecture_is_refused_with_those_there_are() -> None:
 
 def test_packed_kernels_come_with_their_index() -> None:
     chosen = variants("llama", "bf16")
-    files = dict(pack([chosen["argmax"], chosen["rms_norm/bfloat16"]], architecture("90")))
+    files = dict(pack([chosen["sample_feed"], chosen["rms_norm/bfloat16"]], architecture("90")))
     index = msgspec.json.decode(files["kernels/sm_90/kernels.json"], type=KernelSet)
-    assert [record.key for record in index.kernels] == ["argmax", "rms_norm/bfloat16"]
+    assert [record.key for record in index.kernels] == ["sample_feed", "rms_norm/bfloat16"]
     for record in index.kernels:
         assert files[f"kernels/sm_90/{record.file}"][:4] == b"\x7fELF"
     assert index.kernels[1].arguments == "PPPIf"
 
 
 def test_what_does_not_compile_is_named() -> None:
-    variant = variants("llama", "bf16")["argmax"]
-    broken = Variant("broken", "argmax", variant.function, {**variant.types, "ids": "*nonsense"}, frozenset(), {})
+    variant = variants("llama", "bf16")["sample_feed"]
+    broken = Variant(
+        "broken", "sample_feed", variant.function, {**variant.types, "ids": "*nonsense"}, frozenset(), {}
+    )
     with pytest.raises(KernelError, match="broken"):
         compile_variant(broken, architecture("90"))
 
@@ -126,7 +132,7 @@ def test_every_kernel_compiles_for_every_architecture(target: str) -> None:
     kernels: dict[str, Variant] = {}
     for variant in chosen.values():
         kernels.setdefault(variant.kernel, variant)
-    assert len(kernels) >= 16
+    assert len(kernels) >= 17
     for variant in kernels.values():
         for compiled in compile_variant(variant, architecture(target)):
             assert compiled.binary

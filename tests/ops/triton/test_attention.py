@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ops.triton.attention_decode import attention_decode_kernel, attention_merge_kernel
+from ops.triton.attention_decode import attention_decode_kernel
 from ops.triton.attention_prefill import attention_prefill_kernel
 from ops.triton.attention_prepare import attention_prepare_kernel
 from tests.ops.attention_case import Case, Shape, make_case
@@ -49,13 +49,6 @@ def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, torch.Ten
     out = poisoned((tokens, heads * shape.value_dim), device, dtype)
     dims = {"HEAD_DIM": shape.head_dim, "VALUE_DIM": shape.value_dim}
     block = max(16, 1 << (max(shape.head_dim, shape.value_dim) - 1).bit_length())
-    attention_prepare_kernel[(tokens, heads + 2 * kv_heads)](
-        q, k, v, turned, k_cache, v_cache, given["slot_mapping"], given["positions"],
-        extra.get("rope_table", none), extra.get("q_norm", none), extra.get("k_norm", none),
-        q.stride(0), k.stride(0), v.stride(0), shape.attributes.norm_epsilon,
-        HEADS=heads, KV_HEADS=kv_heads, **dims, ROTARY=shape.rotary_dims, INTERLEAVED=int(shape.interleaved),
-        HAS_Q_NORM=int(shape.norm), HAS_K_NORM=int(shape.norm), BLOCK_D=block,
-    )  # fmt: skip
     counts = np.diff(arrays["query_start"])
     decodes = 0
     while decodes < len(counts) and counts[decodes] == 1:
@@ -64,36 +57,40 @@ def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, torch.Ten
     # Rows of padding decode as sequences of length 0; with prompts there are none.
     rows = decodes if prompts else tokens
     width = arrays["block_tables"].shape[1]
-    flags = {
-        "HAS_SINKS": int(shape.sinks), "HAS_WINDOW": int(shape.window > 0), "BLOCK_N": 16,
+    heads_of = {
+        "ROTARY": shape.rotary_dims, "INTERLEAVED": int(shape.interleaved), "HAS_Q_NORM": int(shape.norm),
+        "HAS_K_NORM": int(shape.norm), "DEPENDENT": 0,
     }  # fmt: skip
-    scores = {
-        "BLOCK_SIZE": shape.block_size,
-        "HAS_SOFTCAP": int(shape.softcap > 0),
-        "BLOCK_D": block,
-        "BLOCK_V": block,
-    }
+    flags = {
+        "HAS_SINKS": int(shape.sinks), "HAS_WINDOW": int(shape.window > 0), "HAS_SOFTCAP": int(shape.softcap > 0),
+        "BLOCK_SIZE": shape.block_size, "BLOCK_N": 16, "BLOCK_D": block, "BLOCK_V": block, "STAGES": 2,
+    }  # fmt: skip
     sinks = extra.get("sinks", none)
+    rotary = [extra.get(name, none) for name in ("rope_table", "q_norm", "k_norm")]
+    strides = (q.stride(0), k.stride(0), v.stride(0), shape.attributes.norm_epsilon)
     floats = (shape.scale, shape.softcap, shape.window)
     if rows:
         partial = poisoned((rows, heads, PIECES, shape.value_dim), device, "float32")
         stats = poisoned((rows, heads, PIECES, 2), device, "float32")
+        counters = torch.zeros(rows * kv_heads, dtype=torch.int32, device=device)
         attention_decode_kernel[(rows, kv_heads, PIECES)](
-            turned, k_cache, v_cache, given["block_tables"], given["seq_lens"], sinks, out, partial, stats,
-            *floats, width, PIECES,
-            KV_HEADS=kv_heads, GROUP=heads // kv_heads, **dims, **flags, **scores, BLOCK_H=16,
+            q, k, v, k_cache, v_cache, given["block_tables"], given["slot_mapping"], given["seq_lens"],
+            given["positions"], *rotary, sinks, out, partial, stats, counters, *strides, *floats, width, PIECES,
+            KV_HEADS=kv_heads, GROUP=heads // kv_heads, **dims, **heads_of, **flags, BLOCK_H=16,
             PIECE=PIECE, PIECES=PIECES,
         )  # fmt: skip
-        attention_merge_kernel[(rows, heads)](
-            partial, stats, given["seq_lens"], sinks, out, shape.window, PIECES,
-            HEADS=heads, VALUE_DIM=shape.value_dim, **flags, BLOCK_V=block, PIECE=PIECE, PIECES=PIECES,
-        )  # fmt: skip
+        assert not counters.any()
     if prompts:
         longest = int(counts.max())
+        attention_prepare_kernel[(tokens - decodes, heads + 2 * kv_heads)](
+            q, k, v, turned, k_cache, v_cache, given["slot_mapping"], given["positions"], *rotary, *strides,
+            decodes,
+            HEADS=heads, KV_HEADS=kv_heads, **dims, **heads_of, BLOCK_D=block,
+        )  # fmt: skip
         attention_prefill_kernel[(-(-longest // 16), heads, prompts)](
             turned, k_cache, v_cache, given["block_tables"], given["query_start"], given["seq_lens"], sinks, out,
             *floats, width, decodes,
-            HEADS=heads, KV_HEADS=kv_heads, **dims, **flags, **scores, BLOCK_M=16,
+            HEADS=heads, KV_HEADS=kv_heads, **dims, **flags, DEPENDENT=0, BLOCK_M=16,
         )  # fmt: skip
     return out, k_cache, v_cache
 

@@ -19,7 +19,7 @@ def test_gated_activation(device: str, dtype: str, rows: int, columns: int, name
     x = np.random.default_rng(rows).normal(0, 3, (rows, 2 * columns))
     y = poisoned((rows, columns), device, dtype)
     gated_activation_kernel[(rows, -(-columns // 64))](
-        tensor(x, device, dtype), y, columns, ACTIVATION=ACTIVATIONS[name], BLOCK=64
+        tensor(x, device, dtype), y, columns, ACTIVATION=ACTIVATIONS[name], DEPENDENT=0, BLOCK=64
     )
     expected = gated_activation(rounded(x, dtype), name)  # type: ignore[arg-type]
     check(y, expected, 0.01 * np.abs(expected), dtype)
@@ -33,9 +33,9 @@ def test_norms(device: str, dtype: str, rows: int, columns: int) -> None:
     y, total = poisoned((rows, columns), device, dtype), poisoned((rows, columns), device, dtype)
     block = 1 << (columns - 1).bit_length()
     inputs = [tensor(array, device, dtype) for array in (x, residual, weight)]
-    rms_norm_kernel[(rows,)](inputs[0], inputs[2], y, columns, 1e-5, BLOCK=block)
+    rms_norm_kernel[(rows,)](inputs[0], inputs[2], y, columns, 1e-5, DEPENDENT=0, BLOCK=block)
     check(y, rms_norm(rounded(x, dtype), rounded(weight, dtype), 1e-5), 0, dtype)
-    add_rms_norm_kernel[(rows,)](*inputs, y, total, columns, 1e-5, BLOCK=block)
+    add_rms_norm_kernel[(rows,)](*inputs, y, total, columns, 1e-5, DEPENDENT=0, BLOCK=block)
     normed, summed = add_rms_norm(rounded(x, dtype), rounded(residual, dtype), rounded(weight, dtype), 1e-5)
     check(total, summed, 0, dtype)
     check(y, normed, np.abs(normed), dtype)

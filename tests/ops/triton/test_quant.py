@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from ops.cuda_layout import pack_rows, row_bytes, unpack_rows
+from ops.cuda_layout import pack_rows, shape_of, steps_of, unpack_rows
 from ops.layout import Codes, QuantForm
 from ops.reference.gated_activation import gated_activation
 from ops.triton.gather import quant_gather_kernel
-from ops.triton.quant_matmul import dequantise_kernel, quant_row_kernel, quant_tile_kernel
+from ops.triton.quant_matmul import dequantise_kernel, quant_tile_kernel
 from tests.ops.triton.conftest import INTERPRETED
-from tests.ops.triton.tools import check, poisoned, rounded, tensor
+from tests.ops.triton.tools import check, parts_of, poisoned, rounded, tensor
 
 FORMS = [
     QuantForm(4, 32),
@@ -47,20 +47,27 @@ def arguments(packed: np.ndarray, device: str) -> tuple[torch.Tensor, torch.Tens
 
 
 @pytest.mark.parametrize("form", FORMS, ids=name_of)
-def test_layout_gives_back_what_it_was_given(form: QuantForm) -> None:
-    codes = random_codes(form, 5, 90)
+@pytest.mark.parametrize(("rows", "columns"), [(5, 90), (130, 300)])
+def test_layout_gives_back_what_it_was_given(form: QuantForm, rows: int, columns: int) -> None:
+    codes = random_codes(form, rows, columns)
     packed = pack_rows(form, codes)
-    assert packed.shape == (5, row_bytes(form, 90))
-    found = unpack_rows(form, packed, 90)
+    assert packed.shape == shape_of(form, rows, columns)
+    found = unpack_rows(form, packed, rows, columns)
     assert (found.values == codes.values).all()
     assert (found.scales == codes.scales).all()
     assert (found.minima is None) == (codes.minima is None)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=name_of)
-@pytest.mark.parametrize(("rows", "width", "columns"), [(1, 24, 128), (1, 21, 200), (3, 20, 200), (17, 32, 128)])
+@pytest.mark.parametrize(
+    ("rows", "width", "columns", "parts"), [(1, 24, 128, 1), (1, 21, 700, 3), (3, 130, 200, 1), (17, 64, 600, 2)]
+)
 @pytest.mark.parametrize("gated", [False, True])
-def test_quant_matmul(device: str, form: QuantForm, rows: int, width: int, columns: int, gated: bool) -> None:
+def test_quant_matmul(
+    device: str, form: QuantForm, rows: int, width: int, columns: int, parts: int, gated: bool
+) -> None:
+    if gated:
+        width = -(-width // 64) * 64
     height = width * (2 if gated else 1)
     codes = random_codes(form, height, columns)
     packed = pack_rows(form, codes)
@@ -68,23 +75,16 @@ def test_quant_matmul(device: str, form: QuantForm, rows: int, width: int, colum
     x, bias = random.normal(0, 1, (rows, columns)), random.normal(0, 1, height)
     y = poisoned((rows, width), device, DTYPE)
     words, scales = arguments(packed, device)
-    given = tensor(x, device, DTYPE), words, scales, tensor(bias, device, DTYPE), y
-    sizes = (width, columns, codes.values.shape[1], packed.shape[1])
-    flags = {
-        "BITS": form.bits,
-        "GROUP": form.group,
-        "MINIMA": int(form.minima),
-        "HAS_BIAS": 1,
-        "ACTIVATION": int(gated),
-    }
-    if rows == 1:
-        quant_row_kernel[(-(-width // 4),)](
-            *given, *sizes, **flags, PACKED=int(not INTERPRETED), BLOCK_N=4, BLOCK_W=32
-        )
-    else:
-        quant_tile_kernel[(-(-width // 16), -(-rows // 16))](
-            *given, rows, *sizes, **flags, BLOCK_M=16, BLOCK_N=16, BLOCK_W=16
-        )
+    block_n = 128 if width > 128 else 64
+    grid = (-(-width // block_n), parts, -(-rows // 16))
+    partial, counters = parts_of(grid, block_n * 16 * (2 if gated else 1), device)
+    quant_tile_kernel[grid](
+        tensor(x, device, DTYPE), words, scales, tensor(bias, device, DTYPE), y, partial, counters,
+        rows, width, columns, packed.shape[1], BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima),
+        PACKED=int(not INTERPRETED), HAS_BIAS=1, ACTIVATION=int(gated), DEPENDENT=0,
+        BLOCK_M=16, BLOCK_N=block_n, STAGES=2,
+    )  # fmt: skip
+    assert not counters.any()
     weights = codes.dequantised(form.bits)[:, :columns].astype(np.float64)
     product = rounded(x, DTYPE) @ weights.T + rounded(bias, DTYPE)
     expected = gated_activation(product) if gated else product
@@ -100,19 +100,19 @@ def test_quant_matmul(device: str, form: QuantForm, rows: int, width: int, colum
 
 @pytest.mark.parametrize("form", FORMS, ids=name_of)
 def test_dequantise_and_gather(device: str, form: QuantForm) -> None:
-    rows, columns = 9, 200
+    rows, columns = 70, 300
     codes = random_codes(form, rows, columns)
     packed = pack_rows(form, codes)
     words, scales = arguments(packed, device)
     weights = codes.dequantised(form.bits)[:, :columns].astype(np.float64)
-    flags = {"BITS": form.bits, "GROUP": form.group, "MINIMA": int(form.minima), "BLOCK_W": 32}
-    blocks = -(-packed.shape[1] // 4 // 32)
+    flags = {"BITS": form.bits, "GROUP": form.group, "MINIMA": int(form.minima), "DEPENDENT": 0}
+    steps = steps_of(form.bits, columns)
     out = poisoned((rows, columns), device, DTYPE)
-    sizes = (columns, codes.values.shape[1], packed.shape[1])
-    dequantise_kernel[(rows, blocks)](words, scales, out, *sizes, **flags)
+    sizes = (columns, packed.shape[1])
+    dequantise_kernel[(len(packed), steps)](words, scales, out, rows, *sizes, **flags, PACKED=int(not INTERPRETED))
     check(out, weights, 2.0, DTYPE)
-    ids = np.array([3, 8, 0, 3, -1, 9], np.int64)
+    ids = np.array([3, 69, 0, 3, -1, 70], np.int64)
     y = poisoned((len(ids), columns), device, DTYPE)
-    quant_gather_kernel[(len(ids), blocks)](words, scales, tensor(ids, device), y, rows, *sizes, **flags)
+    quant_gather_kernel[(len(ids), steps)](words, scales, tensor(ids, device), y, rows, *sizes, **flags)
     expected = np.where((ids >= 0)[:, None] & (ids < rows)[:, None], weights[np.clip(ids, 0, rows - 1)], 0.0)
     check(y, expected, 1.0, DTYPE)

@@ -24,6 +24,13 @@ def poisoned(shape: tuple[int, ...], device: str, dtype: str) -> torch.Tensor:
     return torch.full(shape, float("nan"), dtype=getattr(torch, dtype), device=device)
 
 
+def parts_of(grid: tuple[int, int, int], size: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for the parts of a grid's programs, of `size` numbers each and full of NaN, and their counters."""
+    tiles = grid[0] * grid[2]
+    partial = poisoned((tiles, grid[1], size), device, "float32")
+    return partial, torch.zeros(tiles, dtype=torch.int32, device=device)
+
+
 def wide(x: torch.Tensor) -> NDArray[np.float64]:
     return x.detach().cpu().to(torch.float64).numpy()
 

@@ -1,4 +1,4 @@
-"""The executor's memory and greedy sampler over a driver that only pretends (see tests/ops/test_cuda.py)."""
+"""The executor's memory and sampler over a driver that only pretends (see tests/ops/test_cuda.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ __all__ = ["driver"]
 
 PRELUDE = """
 from rtcore.executor.cuda_memory import DeviceCache, Layout, Staging
-from rtcore.executor.cuda_sample import GreedySampler
+from rtcore.executor.cuda_sample import CudaSampler
+from rtcore.executor.sample_arrays import no_rows
 from rtcore.manifest import CacheTensor
 
 def tensor(name, group):
@@ -70,11 +71,45 @@ staging.send(layout)
 found = np.zeros(10, np.int32)
 device.to_host(found, staging.address + layout.places["tables"][0])
 assert (found == 7).all()
-device.add_kernel(kernel(arguments="PPPIi")); device.add_kernel(whole())
-sampler = GreedySampler(device, 4, 160)
-outputs = sampler.run(device.allocate(4 * 4 * 160), 3)
+staging.release()
+second = Staging(device, 64, staging.address)
+second.release()
+""",
+    )
+    assert launches == []
+
+
+def test_what_is_chosen_crosses_as_far_as_it_is_asked_for(driver: pytest.TempPathFactory) -> None:
+    launches = run(
+        driver,  # type: ignore[arg-type]
+        PRELUDE
+        + """
+from dataclasses import replace
+sampling(device)
+sampler = CudaSampler(device, 4, 160, 2)
+logits = device.allocate(4 * 4 * 160)
+def rows(count, **numbers):
+    given = np.tile(np.array([1, 0, 0, -1, -1, -1], np.int64), (count, 1))
+    for column, value in numbers.items():
+        given[:, int(column[1:])] = value
+    start = np.zeros(count + 1, np.int32)
+    settings = np.tile(np.array([0, 1, 0, 1, 0, 0], np.float32), (count, 1))
+    return replace(no_rows(160), settings=settings, numbers=given, token_start=start, bias_start=start)
+plain = rows(3)
+sampler.queue(logits, plain, 0)
+outputs = sampler.read(plain, 0)
 assert outputs.ids.shape == outputs.status.shape == (3,) and outputs.top_ids.shape == (3, 0)
+told = rows(2, _3=2)
+sampler.queue(logits, told, 1)
+outputs = sampler.read(told, 1)
+assert outputs.top_ids.shape == outputs.top_logprobs.shape == (2, 2) and outputs.logprobs.shape == (2,)
+large = replace(told, masks=np.zeros((70_000, 5), np.uint32))
+sampler.queue(logits, large, 1)
+assert sampler._inputs[1].size == 1 << 21
+sampler.queue(logits, no_rows(160), 0)
 sampler.release()
 """,
     )
-    assert launches == ["argmax_part_entry 3 3 1 128 128", "argmax_entry 3 1 1 128 128"]
+    greedy = ["sample_part_read {0} 3 1 128 128", "sample_choose {0} 1 1 128 128"]
+    rank = ["sample_rank {0} 3 1 128 128", "sample_logprobs {0} 1 1 128 128"]
+    assert launches == [line.format(3) for line in greedy] + 2 * [line.format(2) for line in greedy + rank]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,8 +15,8 @@ from rtcore.executor import cuda
 from rtcore.executor.cuda_buckets import bucket_for, bucket_sizes
 from rtcore.executor.cuda_kernels import choose_architecture, load_kernels
 from rtcore.executor.cuda_memory import Layout
-from rtcore.executor.cuda_sample import greedy
-from rtcore.executor.sample_arrays import SampleInputs
+from rtcore.executor.cuda_sample import _merged
+from rtcore.executor.sample_arrays import no_rows
 from rtcore.kernels import index_of
 from rtcore.manifest import CacheGroup, Variant
 
@@ -96,24 +98,21 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
         CudaDevice(97)
 
 
-def sample_inputs(**changed: float) -> SampleInputs:
-    settings = np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 0.0]], np.float32)
-    numbers = np.array([[1, 0, 0, -1, -1, -1]], np.int64)
-    settings[0, 0] = changed.get("temperature", 0.0)
-    numbers[0, 3] = changed.get("logprobs", -1)
-    numbers[0, 5] = changed.get("mask", -1)
-    none = np.zeros(0, np.int32)
-    start = np.zeros(2, np.int32)
-    ids = np.array([3], np.int32) if changed.get("counted") else none
-    return SampleInputs(
-        settings, numbers, start, ids, ids, start, none, np.zeros(0, np.float32), np.zeros((0, 1), np.uint32)
+def test_a_token_is_biased_once() -> None:
+    """The GPU adds all biases of a row at once, so one that a token has twice would be lost."""
+    rows = no_rows(64)
+    twice = replace(
+        rows,
+        bias_start=np.array([0, 3, 3, 5], np.int32),
+        bias_ids=np.array([7, 3, 7, 7, 2], np.int32),
+        bias_values=np.array([1.0, -np.inf, 0.5, 4.0, 2.0], np.float32),
     )
-
-
-def test_only_plain_greedy_rows_stay_on_the_gpu() -> None:
-    assert greedy(sample_inputs())
-    for changed in ({"temperature": 0.5}, {"logprobs": 2}, {"mask": 0}, {"counted": 1}):
-        assert not greedy(sample_inputs(**changed))
+    found = _merged(twice)
+    assert found.bias_start.tolist() == [0, 2, 2, 4]
+    assert found.bias_ids.tolist() == [3, 7, 2, 7]
+    assert found.bias_values.tolist() == [-np.inf, 1.5, 2.0, 4.0]
+    once = replace(twice, bias_start=np.array([0, 2, 2, 2], np.int32), bias_ids=np.array([7, 3], np.int32))
+    assert _merged(once) is once and _merged(rows) is rows
 
 
 def test_a_profile_is_refused() -> None:

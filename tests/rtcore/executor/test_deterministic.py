@@ -10,7 +10,7 @@ import pytest
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.decoding.params import SamplingParams
-from rtcore.decoding.stage import Drawn, StepRows
+from rtcore.decoding.stage import Choice, StepRows
 from rtcore.engine import Engine
 from rtcore.request import EngineRequest
 from tests.rtcore.fakes import drain
@@ -29,9 +29,9 @@ class Record:
 
     def watch(self, engine: Engine) -> None:
         """Look at the logits of every step before tokens are chosen from them."""
-        finish = engine._decoding.finish
+        choose = engine._decoding.choose
 
-        def watched(step: StepRows) -> list[Drawn]:
+        def watched(step: StepRows) -> Choice:
             logits = engine._executor.logits()
             self.batches.add(sum(work.tokens for work in step.works))
             row = 0
@@ -40,9 +40,9 @@ class Record:
                 for position in range(end - work.logits, end):
                     self._note(work.sequence.tokens[: position + 1].tobytes(), logits[row].tobytes())
                     row += 1
-            return finish(step)
+            return choose(step)
 
-        engine._decoding.finish = watched  # type: ignore[method-assign]
+        engine._decoding.choose = watched  # type: ignore[method-assign]
 
     def _note(self, tokens: bytes, bits: bytes) -> None:
         if tokens in self.known:
