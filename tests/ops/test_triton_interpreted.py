@@ -13,7 +13,8 @@ import pytest
 FOLDER = Path(__file__).parent / "triton"
 #: One case of each kernel; the interpreter takes a minute for all.
 QUICK = (
-    "(greedy and 33) or newest or feed or layout or (norms and 100) or (gated_activation and silu and 64) or (linear and 64 and True) or "
+    "(greedy and 33) or newest or feed or "
+    "layout or (norms and 100) or (gated_activation and silu and 64) or (linear and 64 and True) or "
     "(quant_matmul and (int4.128 or int8.64) and 21) or (gather and int4.128) or "
     "(attention and norms)"
 )
