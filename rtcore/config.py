@@ -10,7 +10,7 @@ import msgspec
 
 from ops.errors import ConfigError
 
-Kernels = Literal["auto", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"]
+Kernels = Literal["auto", "avx512-amx", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"]
 """The code paths of the CPU kernels; auto takes the best that the machine has."""
 MOST = 2**31 - 1
 """The largest number of tokens, sequences or requests that a setting may name."""

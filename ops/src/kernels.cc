@@ -2,6 +2,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 #include <string>
@@ -18,6 +22,20 @@ bool has_avx_vnni() {
   unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 4)) != 0;
 }
+
+// AMX: leaf 7, bits 24 (tiles) and 25 (bytes) of EDX. Linux lets a process use the registers only once it has asked
+// for them (arch_prctl, ARCH_REQ_XCOMP_PERM for feature 18), and refuses where it does not save them.
+bool has_amx() {
+#if defined(__linux__)
+  constexpr unsigned int kTilesAndBytes = (1u << 24) | (1u << 25);
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kTilesAndBytes) == kTilesAndBytes &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 #endif
 
 std::vector<const Kernels*> detect() {
@@ -28,7 +46,9 @@ std::vector<const Kernels*> detect() {
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (avx512 && __builtin_cpu_supports("avx512vnni")) found.push_back(&kAvx512VnniKernels);
+  const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+  if (vnni && has_amx()) found.push_back(&kAvx512AmxKernels);
+  if (vnni) found.push_back(&kAvx512VnniKernels);
   if (avx512) found.push_back(&kAvx512Kernels);
   if (avx2 && has_avx_vnni()) found.push_back(&kAvx2VnniKernels);
   if (avx2) found.push_back(&kAvx2Kernels);

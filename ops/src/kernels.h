@@ -14,7 +14,7 @@ namespace ortolan {
 enum class Activation { kSilu, kGelu, kGeluTanh };
 
 // Rows of a panel at most, and tiles that are multiplied with it at most.
-constexpr int kMostRows = 8;
+constexpr int kMostRows = 16;
 constexpr int kTilesAtOnce = 2;
 
 // Keys of one context chunk. Chunk c of a sequence holds cache positions [c * kChunk, (c + 1) * kChunk): the
@@ -88,18 +88,23 @@ struct Kernels {
                 const float* more_sums, int value_stride);
   // out = sums / (total + exp(sink - maximum)); sink may be null.
   void (*finish)(float maximum, float total, const float* sums, const float* sink, float* out, int value_dim);
-  // Bytes of one int8 activation in the form that products with weights of `bits` read.
-  int (*activation_bytes)(int bits);
-  // Rows of a panel: the most that `rows` fills of 8 (only with vectors of 16), 4, 2 and 1.
-  int (*panel_rows)(int64_t rows);
+  // Bytes that a row's int8 activations take for each group of weights, in any panel.
+  int (*group_room)(const QuantForm& form);
+  // Rows of a panel: the most that `rows` fills of 16 (only with a matrix unit, where it is faster for the form), 8
+  // (only with vectors of 16), 4, 2 and 1.
+  int (*panel_rows)(const QuantForm& form, int64_t rows);
   // Rounds row `row` of a panel, `columns` long, to int8 by groups, padding the last.
   void (*quantise_row)(const QuantForm& form, const float* x, int64_t columns, const QuantPanel& panel, int row);
-  // Whether products of many rows gain by `expand`.
-  bool (*expands)(const QuantForm& form);
+  // Rows multiplied with a tile from which on `expand` comes first; 0 for never. It must come before panels of 16.
+  int (*expand_from)(const QuantForm& form);
   // A tile's codes as bytes and its scales in binary32, for which products give the same bits; returns its view.
+  // `bytes` has room for form.expanded_bytes.
   QuantTile (*expand)(const QuantTile& tile, uint8_t* bytes);
   // products[t][row, kTile] of a panel with `tiles` tiles, 1 or kTilesAtOnce.
   void (*multiply_tiles)(const QuantTile* tile, int tiles, const QuantPanel& panel, float* products);
+  // Gives up registers that products keep between calls, for the system to save fewer; a thread calls it after its
+  // last.
+  void (*release_unit)();
   // products[row, kTile] with activations in float32, rows `stride` apart: for verification, not for speed.
   void (*multiply_tile_exactly)(const QuantTile& tile, const float* x, size_t stride, int64_t columns, int count,
                                 float* products);
@@ -131,6 +136,7 @@ extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx2VnniKernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512VnniKernels;
+extern const Kernels kAvx512AmxKernels;
 #endif
 
 // The table of a path this machine runs: "auto" for the fastest. Throws Failure with the available names.

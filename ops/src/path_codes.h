@@ -67,21 +67,26 @@ void multiply_tile_exactly(const QuantTile& tile, const float* x, size_t stride,
   }
 }
 
-// Nibbles become bytes in the order of 8 bits, where the dot product reads bytes either way.
-bool expands(const QuantForm& form) { return kExpands && form.bits == 4; }
+// Many rows gain by bytes where the dot product reads bytes either way.
+int expand_from(const QuantForm& form) { return kExpands && form.bits == 4 ? 32 : 0; }
 
 QuantTile expand(const QuantTile& tile, uint8_t* bytes) {
   const QuantForm& form = tile.form;
   const QuantTile wide{bytes, form.expanded(), tile.groups};
   const uint8_t* group = tile.data;
   constexpr int kStep = kWidth * 4;
+  const int half = 4 * kTile * 4;  // bytes of four quads
   for (int g = 0; g < tile.groups; ++g, group += form.group_bytes(), bytes += wide.form.group_bytes()) {
-    const int half = 4 * kTile * 4;  // bytes of four quads
-    for (int block = 0; block < form.group / 32; ++block) {
-      for (int at = 0; at < half; at += kStep) {
-        const I stored = simd::load_bytes(group + block * half + at);
-        simd::store_bytes(bytes + 2 * block * half + at, simd::low_nibbles(stored));
-        simd::store_bytes(bytes + (2 * block + 1) * half + at, simd::high_nibbles(stored));
+    for (size_t line = 0; line < form.group_bytes(); line += 64) ask_for(group + kAhead + line);
+    if (form.bits == 8) {
+      __builtin_memcpy(bytes, group, form.code_bytes());
+    } else {
+      for (int block = 0; block < form.group / 32; ++block) {
+        for (int at = 0; at < half; at += kStep) {
+          const I stored = simd::load_bytes(group + block * half + at);
+          simd::store_bytes(bytes + 2 * block * half + at, simd::low_nibbles(stored));
+          simd::store_bytes(bytes + (2 * block + 1) * half + at, simd::high_nibbles(stored));
+        }
       }
     }
     float* sides = reinterpret_cast<float*>(bytes + wide.form.code_bytes());

@@ -10,6 +10,10 @@ namespace {
 using simd::F;
 using simd::kWidth;
 
+// Asks for a line that is needed soon, as far as the second cache: requests of the first are so few at a time that
+// they read memory at half its speed.
+inline void ask_for(const void* line) { __builtin_prefetch(line, 0, 2); }
+
 // The tail of a row goes through the same vector function as the rest, so that a value's bits do not depend on
 // where in a row it lies.
 struct Padded {

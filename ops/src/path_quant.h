@@ -16,7 +16,7 @@ constexpr int kTileVectors = kTile / kWidth;
 // Whether registers hold the sums of two tiles, which then share each row's codes as they are loaded.
 constexpr bool kPairsTiles = kWidth == 16;
 // How far ahead of their products weights are asked for.
-constexpr size_t kAhead = 2048;
+constexpr size_t kAhead = 8192;
 
 template <bool kHalf>
 inline F load_scale(const uint8_t* p, int v) {
@@ -51,7 +51,7 @@ void multiply_rows(const QuantTile* tile, const int8_t* codes, const float* scal
   for (int t = 0; t < kTiles; ++t) weights[t] = tile[t].data;
   for (int g = 0; g < tile->groups; ++g) {
     for (int t = 0; t < kTiles; ++t) {
-      for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(weights[t] + kAhead + line);
+      for (size_t line = 0; line < group_bytes; line += 64) ask_for(weights[t] + kAhead + line);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kTileVectors; ++v) {
@@ -118,6 +118,9 @@ void multiply_some(const QuantTile* tile, const QuantPanel& panel, float* produc
   const QuantForm& form = tile->form;
   kinds[(form.bits == 8 ? 4 : 0) + (form.minima ? 2 : 0) + (form.half_scales ? 1 : 0)](tile, panel, products);
 }
+
+// Vectors hold nothing of the processor that others could want.
+void release_unit() {}
 
 void multiply_tiles(const QuantTile* tile, int tiles, const QuantPanel& panel, float* products) {
   if (kPairsTiles && tiles == kTilesAtOnce) return multiply_some<kPairsTiles ? kTilesAtOnce : 1>(tile, panel, products);

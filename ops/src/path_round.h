@@ -2,6 +2,8 @@
 // Included after path_elementwise.h and one dot_*.h.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels.h"
 
 namespace ortolan {
@@ -14,9 +16,11 @@ constexpr int kPanelMost = kWidth == 16 ? 8 : 4;
 // A group below this is rounded to zeros: the reciprocal of its step would overflow.
 constexpr float kSmallestActivation = 1e-30f;
 
-int bytes_of_activation(int bits) { return activation_bytes(bits); }
+int group_room(const QuantForm& form) { return form.group * activation_bytes(form.bits); }
 
-int panel_rows(int64_t rows) { return rows >= kPanelMost ? kPanelMost : rows >= 4 ? 4 : rows >= 2 ? 2 : 1; }
+int panel_rows(const QuantForm&, int64_t rows) {
+  return rows >= kPanelMost ? kPanelMost : rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
+}
 
 // The quads of one group into a panel. With two bytes a code they become words, of each quad the even two before the
 // odd two, as dot_pairs.h reads them.
@@ -32,11 +36,11 @@ inline void spread_quads(const int8_t* codes, int count, int rows, int8_t* out) 
   }
 }
 
-void quantise_row(const QuantForm& form, const float* x, int64_t columns, const QuantPanel& panel, int row) {
-  const int bytes = activation_bytes(form.bits);
+// Rounds a row; `store` takes each group's number and codes, the scales lie `scales_apart` from one another.
+template <typename Store>
+void quantise_groups(const QuantForm& form, const float* x, int64_t columns, float* scales, int scales_apart,
+                     const Store& store) {
   const int32_t zero = 1 << (form.bits - 1);
-  int8_t* out = panel.codes + row * 4 * bytes;
-  float* scales = panel.scales + row;
   alignas(64) float padded[kMaximumGroup];
   alignas(64) int8_t codes[kMaximumGroup];
   for (int64_t first = 0; first < columns; first += form.group) {
@@ -60,24 +64,31 @@ void quantise_row(const QuantForm& form, const float* x, int64_t columns, const 
       total = simd::add_int(total, code);
       simd::store_int8(codes + i, code);
     }
-    if (bytes == 1) {
-      spread_quads<1>(codes, form.group, panel.rows, out);
-    } else {
-      spread_quads<2>(codes, form.group, panel.rows, out);
-    }
-    out += form.group * bytes * panel.rows;
+    store(first / form.group, codes);
     // The sum of x - x is 0, or NaN where x holds infinities or NaN: then the row's products are NaN too.
     const float scale = (counts ? largest / 127.0f : 0.0f) + simd::sum(poison);
     const float sum = simd::sum(simd::to_float(total));
     scales[0] = scale;
     if (form.minima) {
-      scales[panel.rows] = scale * sum;
+      scales[scales_apart] = scale * sum;
     } else {
       const int32_t offset = -zero * static_cast<int32_t>(sum);
-      __builtin_memcpy(scales + panel.rows, &offset, sizeof offset);
+      __builtin_memcpy(scales + scales_apart, &offset, sizeof offset);
     }
-    scales += 2 * panel.rows;
+    scales += 2 * scales_apart;
   }
+}
+
+void quantise_row(const QuantForm& form, const float* x, int64_t columns, const QuantPanel& panel, int row) {
+  const auto run = [&](auto bytes) {
+    constexpr int kBytes = decltype(bytes)::value;
+    quantise_groups(form, x, columns, panel.scales + row, panel.rows, [&](int64_t group, const int8_t* codes) {
+      int8_t* out = panel.codes + (group * form.group * panel.rows + row * 4) * kBytes;
+      spread_quads<kBytes>(codes, form.group, panel.rows, out);
+    });
+  };
+  if (activation_bytes(form.bits) == 1) return run(std::integral_constant<int, 1>{});
+  run(std::integral_constant<int, 2>{});
 }
 
 }  // namespace

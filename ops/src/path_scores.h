@@ -18,6 +18,8 @@ using simd::kWidth;
 constexpr int kQuarters = kWidth / 4;
 // Query rows that read one key together: as many as the registers hold beside four keys.
 constexpr int kFewRows = kWidth == 16 ? 4 : 3;
+// How many keys ahead of their scores they are asked for.
+constexpr int kKeysAhead = 48;
 // Vectors of keys in a panel, and query rows that read it together: what the registers hold.
 constexpr int kPanelVectors = kWidth == 16 ? 2 : 1;
 constexpr int kPanelKeys = kPanelVectors * kWidth;
@@ -35,7 +37,7 @@ inline F load_cached(const void* row, int dim) {
 // Asks for the cache lines of rows [start, end) of keys or values, each of `bytes`.
 inline void prefetch_rows(const void* const* row, int start, int end, int bytes) {
   for (int j = start; j < end; ++j) {
-    for (int b = 0; b < bytes; b += 64) __builtin_prefetch(static_cast<const char*>(row[j]) + b);
+    for (int b = 0; b < bytes; b += 64) ask_for(static_cast<const char*>(row[j]) + b);
   }
 }
 
@@ -76,10 +78,12 @@ void score_rows(const ChunkTask& task, int begin, int end) {
   constexpr decltype(&score_few<kHalf, 1>) kinds[4] = {score_few<kHalf, 1>, score_few<kHalf, 2>,
                                                        score_few<kHalf, 3>, score_few<kHalf, kFewRows>};
   const int key_bytes = task.head_stride * (kHalf ? 2 : 4), value_bytes = task.value_stride * (kHalf ? 2 : 4);
+  int asked = begin;
   for (int j = begin / kWidth * kWidth; j < end; j += kWidth) {
-    // The keys of the next round, and the values that follow once all scores are known.
+    // Keys of a later round, and the values that follow once all scores are known.
     const int next = j + kWidth;
-    prefetch_rows(task.key, next < end ? next : end, next + kWidth < end ? next + kWidth : end, key_bytes);
+    prefetch_rows(task.key, asked, next + kKeysAhead < end ? next + kKeysAhead : end, key_bytes);
+    asked = next + kKeysAhead;
     prefetch_rows(task.value, j < begin ? begin : j, next < end ? next : end, value_bytes);
     const void* key[kWidth];
     for (int k = 0; k < kWidth; ++k) key[k] = task.key[j + k < begin ? begin : j + k < end ? j + k : end - 1];

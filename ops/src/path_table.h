@@ -19,12 +19,13 @@ constexpr Kernels path_table(const char* name) {
   table.attend_chunk = attend_chunk;
   table.merge = merge;
   table.finish = finish;
-  table.activation_bytes = bytes_of_activation;
+  table.group_room = group_room;
   table.quantise_row = quantise_row;
   table.panel_rows = panel_rows;
-  table.expands = expands;
+  table.expand_from = expand_from;
   table.expand = expand;
   table.multiply_tiles = multiply_tiles;
+  table.release_unit = release_unit;
   table.finish_rows = finish_rows;
   table.multiply_tile_exactly = multiply_tile_exactly;
   table.multiply_plain = multiply_plain;

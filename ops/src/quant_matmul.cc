@@ -14,10 +14,14 @@ constexpr int64_t kWorkPerByte = 8;
 constexpr int64_t kMostTasks = 128;
 // Rows that pass over a unit's tiles while they are in the nearest cache; whole panels.
 constexpr int64_t kRowBlock = 128;
-// From so many rows on, codes are expanded before they are multiplied.
-constexpr int64_t kManyRows = 32;
 // Values that one task normalises and rounds.
 constexpr int64_t kPrepareSize = 8192;
+
+// Gives up at the end of a task, however it ends, what its products left in the processor.
+struct UnitUse {
+  const Kernels& kernels;
+  ~UnitUse() { kernels.release_unit(); }
+};
 
 }  // namespace
 
@@ -85,12 +89,12 @@ QuantMatMul::Inputs QuantMatMul::inputs(const Call& call) const {
 
 QuantPanel QuantMatMul::panel(const Inputs& inputs, int64_t row) const {
   return {inputs.codes + row * inputs.code_bytes, inputs.scales + row * 2 * weights_.groups(),
-          kernels_.panel_rows(inputs.rows - row)};
+          kernels_.panel_rows(weights_.form(), inputs.rows - row)};
 }
 
 void QuantMatMul::round(const Call& call, Inputs& inputs, Scratch& scratch) const {
-  const int64_t columns = weights_.columns(), most = kernels_.panel_rows(inputs.rows);
-  inputs.code_bytes = weights_.groups() * weights_.form().group * kernels_.activation_bytes(weights_.form().bits);
+  const int64_t columns = weights_.columns(), most = kernels_.panel_rows(weights_.form(), inputs.rows);
+  inputs.code_bytes = weights_.groups() * kernels_.group_room(weights_.form());
   inputs.codes = reinterpret_cast<int8_t*>(
       scratch.take(static_cast<size_t>(inputs.rows * inputs.code_bytes) / sizeof(float)));
   inputs.scales = scratch.take(static_cast<size_t>(inputs.rows * 2 * weights_.groups()));
@@ -137,13 +141,13 @@ int QuantMatMul::tiles(const Inputs& inputs, int64_t unit, QuantTile* tile) cons
 void QuantMatMul::multiply(const Inputs& inputs, int64_t unit, int64_t first_row, int64_t last_row) const {
   QuantTile tile[kTilesAtOnce];
   const int count = tiles(inputs, unit, tile);
-  const bool wide = last_row - first_row >= kManyRows && kernels_.expands(weights_.form());
-  const size_t wide_bytes =
-      wide ? static_cast<size_t>(weights_.groups()) * weights_.form().expanded().group_bytes() : 0;
-  Scratch scratch(Scratch::room(count * wide_bytes / sizeof(float)));
-  if (wide) {
-    auto* bytes = reinterpret_cast<uint8_t*>(scratch.take(count * wide_bytes / sizeof(float)));
-    for (int t = 0; t < count; ++t) tile[t] = kernels_.expand(tile[t], bytes + t * wide_bytes);
+  const int expand_from = kernels_.expand_from(weights_.form());
+  const bool wide = expand_from > 0 && last_row - first_row >= expand_from;
+  const size_t wide_floats =
+      wide ? Scratch::room(weights_.form().expanded_bytes(static_cast<int>(weights_.groups())) / sizeof(float)) : 0;
+  Scratch scratch(static_cast<size_t>(count) * wide_floats);
+  for (int t = 0; wide && t < count; ++t) {
+    tile[t] = kernels_.expand(tile[t], reinterpret_cast<uint8_t*>(scratch.take(wide_floats)));
   }
   alignas(64) float products[kTilesAtOnce * kMostRows * kTile];
   for (int64_t row = first_row; row < last_row;) {
@@ -191,8 +195,7 @@ void QuantMatMul::compute(const Call& call) const {
   if (inputs.rows == 0) return;
   const auto rows = static_cast<size_t>(inputs.rows), groups = static_cast<size_t>(weights_.groups());
   const auto columns = static_cast<size_t>(weights_.columns());
-  // Codes take two bytes at most.
-  const size_t code_floats = groups * static_cast<size_t>(weights_.form().group) / 2;
+  const size_t code_floats = groups * static_cast<size_t>(kernels_.group_room(weights_.form())) / sizeof(float);
   const size_t floats = kernels_.exact ? Scratch::room(rows * columns)
                                        : Scratch::room(rows * code_floats) + Scratch::room(rows * 2 * groups);
   Scratch scratch(floats);
@@ -216,6 +219,7 @@ void QuantMatMul::compute(const Call& call) const {
     const int64_t block = static_cast<int64_t>(task) % row_blocks;
     const int64_t first = static_cast<int64_t>(task) / row_blocks * units_a_task;
     const int64_t last_row = std::min(inputs.rows, (block + 1) * kRowBlock);
+    const UnitUse use{kernels_};
     for (int64_t unit = first; unit < std::min(units, first + units_a_task); ++unit) {
       if (kernels_.exact) {
         multiply_exactly(inputs, unit, block * kRowBlock, last_row);

@@ -12,7 +12,7 @@ import ops
 from ops import library
 from ops.errors import ConfigError, MissingLibrary
 
-PATHS = {"avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"}
+PATHS = {"avx512-amx", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"}
 
 
 def test_the_library_is_found_and_is_of_this_version() -> None:

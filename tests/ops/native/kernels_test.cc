@@ -1,5 +1,6 @@
 // Calls the inner kernels of each path, without ONNX Runtime, and holds them against plain loops:
-//   ortolan_kernels_test [PATH ...]    the paths to test; all that this machine runs without any
+//   ortolan_kernels_test [PATH ...]    the paths to test; all that this machine runs without any, and the matrix
+//                                      unit's with the unit in software
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -7,6 +8,10 @@
 
 #include "attention_test.h"
 #include "products_test.h"
+
+namespace ortolan {
+extern const Kernels kEmulatedTilesKernels;
+}
 
 namespace {
 
@@ -28,11 +33,16 @@ std::vector<std::string> available() {
 
 int main(int count, char** arguments) {
   std::vector<std::string> names(arguments + 1, arguments + count);
-  if (names.empty()) names = available();
+  const std::string emulated = ortolan::kEmulatedTilesKernels.name;
+  if (names.empty()) {
+    names = available();
+    names.push_back(emulated);
+  }
   int failures = 0;
   for (const std::string& name : names) {
     try {
-      const ortolan::Kernels& kernels = ortolan::select_kernels(name.c_str());
+      const ortolan::Kernels& kernels =
+          name == emulated ? ortolan::kEmulatedTilesKernels : ortolan::select_kernels(name.c_str());
       ortolan::test::Report report;
       ortolan::test::test_products(kernels, report);
       ortolan::test::test_single_codes(kernels, report);

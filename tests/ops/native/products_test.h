@@ -43,7 +43,7 @@ struct Panels {
         form(form),
         groups((columns + form.group - 1) / form.group),
         rows(rows),
-        row_bytes(static_cast<size_t>(groups * form.group * kernels.activation_bytes(form.bits))),
+        row_bytes(static_cast<size_t>(groups * kernels.group_room(form))),
         codes(static_cast<size_t>(rows) * row_bytes),
         scales(static_cast<size_t>(rows * 2 * groups)) {
     for (int row = 0; row < rows;) {
@@ -59,7 +59,7 @@ struct Panels {
   }
   QuantPanel at(int row) {
     return {codes.get() + static_cast<size_t>(row) * row_bytes, scales.get() + row * 2 * groups,
-            kernels.panel_rows(rows - row)};
+            kernels.panel_rows(form, rows - row)};
   }
 };
 
@@ -92,17 +92,22 @@ inline void test_products(const Kernels& kernels, Report& report) {
       const TileCase first(form, groups, random), second(form, groups, random);
       const QuantTile both[2] = {first.tile(), second.tile()};
       for (int columns : {groups * form.group, groups * form.group - 3}) {
-        const int rows = 15;
+        const int rows = 79;
         Exact<float> x(static_cast<size_t>(rows * columns));
         for (size_t i = 0; i < x.size(); ++i) x[i] = random.normal();
         const std::string what = std::string(kernels.name) + " " + name_of(form) + " K " + std::to_string(columns);
         Panels all(kernels, form, x, rows, columns);
+        Exact<uint8_t> bytes[2] = {Exact<uint8_t>(form.expanded_bytes(groups)), Exact<uint8_t>(form.expanded_bytes(groups))};
+        QuantTile wide[2] = {both[0], both[1]};
+        const int expand_from = kernels.expand_from(form);
+        for (int t = 0; expand_from && t < 2; ++t) wide[t] = kernels.expand(both[t], bytes[t].get());
         std::vector<float> whole(2 * rows * kTile);
         for (int row = 0; row < rows;) {
           const QuantPanel panel = all.at(row);
           std::vector<float> y(static_cast<size_t>(2 * panel.rows * kTile)), one(y.size() / 2);
-          kernels.multiply_tiles(both, 2, panel, y.data());
-          kernels.multiply_tiles(both, 1, panel, one.data());
+          const QuantTile* tiles = panel.rows == 16 ? wide : both;
+          kernels.multiply_tiles(tiles, 2, panel, y.data());
+          kernels.multiply_tiles(tiles, 1, panel, one.data());
           report.check(std::equal(one.begin(), one.end(), y.begin()), what + ": one tile or two");
           double slack = -1;
           for (int r = 0; r < panel.rows; ++r) {
@@ -122,12 +127,14 @@ inline void test_products(const Kernels& kernels, Report& report) {
           kernels.multiply_tiles(both, 1, panel.at(0), y);
           report.check(std::equal(y, y + kTile, &whole[static_cast<size_t>(row * kTile)]), what + ": a row alone");
         }
-        if (!kernels.expands(form)) continue;
-        Exact<uint8_t> bytes(static_cast<size_t>(groups) * form.expanded().group_bytes());
-        const QuantTile wide = kernels.expand(both[0], bytes.get());
-        float y[kMostRows * kTile];
-        kernels.multiply_tiles(&wide, 1, all.at(0), y);
-        report.check(std::equal(y, y + all.at(0).rows * kTile, whole.begin()), what + ": codes made bytes");
+        kernels.release_unit();
+        if (!expand_from) continue;
+        for (int row = 0; row < rows; row += all.at(row).rows) {
+          std::vector<float> y(static_cast<size_t>(all.at(row).rows * kTile));
+          kernels.multiply_tiles(wide, 1, all.at(row), y.data());
+          report.check(std::equal(y.begin(), y.end(), &whole[static_cast<size_t>(row * kTile)]),
+                       what + ": codes made bytes");
+        }
       }
     }
   }
