@@ -8,8 +8,6 @@ namespace {
 
 // Values that one task lays out.
 constexpr int64_t kTaskSize = 8192;
-// From so many rows on, codes are expanded before they are multiplied.
-constexpr int64_t kManyRows = 32;
 
 }  // namespace
 
@@ -56,9 +54,8 @@ size_t ExpertWeights::room(int64_t pairs) const {
   const auto rows = static_cast<size_t>(pairs);
   if (!rounds()) return Scratch::room(rows * static_cast<size_t>(columns_));
   const auto groups = static_cast<size_t>(quantised_->groups());
-  // Codes take two bytes at most.
-  return Scratch::room(rows * groups * static_cast<size_t>(quantised_->form().group) / 2) +
-         Scratch::room(rows * 2 * groups);
+  const auto codes = groups * static_cast<size_t>(kernels_.group_room(quantised_->form()));
+  return Scratch::room(rows * codes / sizeof(float)) + Scratch::room(rows * 2 * groups);
 }
 
 ExpertRows ExpertWeights::lay_out(const Call& call, const float* x, const RoutedRows& routed, const int32_t* of_pair,
@@ -81,7 +78,7 @@ ExpertRows ExpertWeights::lay_out(const Call& call, const float* x, const Routed
   }
   const QuantForm& form = quantised_->form();
   const int64_t groups = quantised_->groups();
-  rows.code_bytes = groups * form.group * kernels_.activation_bytes(form.bits);
+  rows.code_bytes = groups * kernels_.group_room(form);
   rows.codes =
       reinterpret_cast<int8_t*>(scratch.take(static_cast<size_t>(pairs * rows.code_bytes) / sizeof(float)));
   rows.scales = scratch.take(static_cast<size_t>(pairs * 2 * groups));
@@ -105,12 +102,14 @@ ExpertRows ExpertWeights::lay_out(const Call& call, const float* x, const Routed
 
 QuantPanel ExpertWeights::panel(const ExpertRows& rows, int64_t pair, int64_t left) const {
   return {rows.codes + pair * rows.code_bytes, rows.scales + pair * 2 * quantised_->groups(),
-          kernels_.panel_rows(left)};
+          kernels_.panel_rows(quantised_->form(), left)};
 }
 
 size_t ExpertWeights::wide_bytes(int64_t rows) const {
-  if (!rounds() || rows < kManyRows || !kernels_.expands(quantised_->form())) return 0;
-  return static_cast<size_t>(quantised_->groups()) * quantised_->form().expanded().group_bytes();
+  const int from = rounds() ? kernels_.expand_from(quantised_->form()) : 0;
+  if (from == 0 || rows < from) return 0;
+  const size_t bytes = quantised_->form().expanded_bytes(static_cast<int>(quantised_->groups()));
+  return Scratch::room(bytes / sizeof(float)) * sizeof(float);
 }
 
 ExpertTiles ExpertWeights::tiles(const uint8_t* data, int64_t expert, const int64_t (&first)[kTilesAtOnce]) const {

@@ -134,6 +134,7 @@ void ExpertLayer::run_task(const Product& product, const Task& task) const {
   const size_t wide = weights.wide_bytes(task.last_pair - task.first_pair);
   Scratch scratch(Scratch::room(kTilesAtOnce * wide / sizeof(float)));
   auto* bytes = reinterpret_cast<uint8_t*>(scratch.take(0));
+  const UnitUse use{kernels_};
   alignas(64) float products[kTilesAtOnce * kMostRows * kTile];
   for (int64_t unit = task.first_unit; unit < task.last_unit; ++unit) {
     const int64_t first = unit * kTile * (product.gated ? 1 : kTilesAtOnce);

@@ -130,6 +130,12 @@ struct Kernels {
   void (*gather_row)(const QuantTile& tile, int lane, int64_t columns, float* out);
 };
 
+// Gives up at the end of a task, however it ends, what its products left in the processor.
+struct UnitUse {
+  const Kernels& kernels;
+  ~UnitUse() { kernels.release_unit(); }
+};
+
 extern const Kernels kPortableKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;

@@ -18,6 +18,8 @@
 
 #include "path_codes.h"
 
+#include "path_plain.h"
+
 #include "path_table.h"
 
 #include "tile_unit.h"

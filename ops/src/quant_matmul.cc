@@ -17,12 +17,6 @@ constexpr int64_t kRowBlock = 128;
 // Values that one task normalises and rounds.
 constexpr int64_t kPrepareSize = 8192;
 
-// Gives up at the end of a task, however it ends, what its products left in the processor.
-struct UnitUse {
-  const Kernels& kernels;
-  ~UnitUse() { kernels.release_unit(); }
-};
-
 }  // namespace
 
 struct QuantMatMul::Inputs {

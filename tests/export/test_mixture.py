@@ -84,6 +84,7 @@ def test_a_folder_becomes_a_bundle_that_says_how_many_experts_it_has(
     assert "4 experts, 2 for a token" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_filled_skeleton_equals_a_direct_export(mixtral: Path, bundle: Path, tmp_path: Path) -> None:
     skeleton = tmp_path / "skeleton"
     options = ("--precision", "fp32,int8", "--skeleton", "--name", "tiny-mixtral")
@@ -198,6 +199,7 @@ def test_experts_are_known_by_what_they_compute() -> None:
     assert probe_experts(Experts(nn.functional.silu, swapped=True)) is None
 
 
+@pytest.mark.slow
 def test_experts_of_another_form_leave_the_model_uncaptured() -> None:
     with pytest.raises(UnsupportedModel, match="cannot be captured"):
         capture(CONFIGS["olmoe"] | {"hidden_act": "relu"})

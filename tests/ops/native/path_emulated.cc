@@ -19,6 +19,8 @@
 
 #include "path_codes.h"
 
+#include "path_plain.h"
+
 #include "path_table.h"
 
 #include "tile_emulation.h"
