@@ -42,9 +42,11 @@ class Overlap:
         growing = going_on = 0
         for work in works:
             sequence = work.sequence
-            if work.samples and sequence.length + 1 < sequence.limit:
-                going_on += 1
-                growing += sequence.length + 1 > held(sequence).writable
+            goes_on = work.samples and sequence.length + 1 < sequence.limit
+            going_on += goes_on
+            # Each that has one token to compute then: its newest, or what a chunk left of its prompt.
+            if goes_on or (not work.samples and sequence.pending - work.tokens == 1):
+                growing += sequence.length + goes_on > held(sequence).writable
         if not going_on or not self._scheduler.can_run_ahead(growing):
             return False
         flight.advance()

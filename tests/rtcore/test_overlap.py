@@ -90,6 +90,22 @@ def test_answers_in_a_small_cache_are_the_same() -> None:
     assert stats.preemptions > 0 and before.preemptions > 0 and stats.steps_ahead > 0
 
 
+def test_a_chunk_that_leaves_one_token_may_need_a_block_too() -> None:
+    """Nobody is preempted for it while what runs counts as computed."""
+
+    def run(executor: FakeExecutor) -> tuple[Deltas, Any]:
+        engine = fake_engine(executor, max_prefill_chunk=2, max_step_tokens=12, max_sequences=5)
+        for number, (length, tokens) in enumerate([(17, 24), (3, 23), (9, 5), (5, 8)]):
+            prompt = [10 + (7 * number + place) % 60 for place in range(length)]
+            engine.submit(request(str(number), prompt, max_tokens=tokens, seed=number))
+        return drain(engine), engine.stats()
+
+    ahead, stats = run(LateExecutor(num_blocks=(14,)))
+    plain, _ = run(FakeExecutor(num_blocks=(14,)))
+    assert stats.preemptions > 0 and stats.steps_ahead > 0
+    assert told(ahead) == told(plain)
+
+
 def test_a_request_that_comes_meanwhile_starts_in_the_next_step() -> None:
     engine = fake_engine(LateExecutor())
     engine.submit(request("a", max_tokens=30))
