@@ -43,13 +43,17 @@ class Grammar:
 
 @dataclass(eq=False)
 class _Job:
-    """A specification that was asked for: by how many that still wait, and of which tenants."""
+    """A specification that was asked for: by how many that still wait, and of which tenants.
+
+    begun: held from when a thread begins to compile it. Who asks for it then puts it into the queue once more.
+    """
 
     kind: str
     source: str
     future: Future[Grammar] = field(default_factory=Future)
     waiting: int = 0
     tenants: set[str] = field(default_factory=set)
+    begun: threading.Lock = field(default_factory=threading.Lock)
 
 
 class GrammarCompiler:
@@ -112,9 +116,8 @@ class GrammarCompiler:
         if job is None or job.future is not future or future.done():
             return
         job.waiting -= 1
-        if job.waiting == 0 and self._turns.drop(job):
+        if job.waiting == 0 and self._turns.drop(job) and future.cancel():
             del self._cache[spec.key]
-            future.cancel()
 
     def _admit(self, tenant: str) -> None:
         pending = [job for job in self._cache.values() if not job.future.done()]
@@ -127,9 +130,9 @@ class GrammarCompiler:
         return self._pool
 
     def _work(self) -> None:
-        """Compile what comes next; nothing, where it was taken as another tenant's or nobody waits any longer."""
+        """Compile what comes next; nothing, where it was begun as another tenant's or nobody waits any longer."""
         job = self._turns.take()
-        if job is None:
+        if job is None or not (job.begun.acquire(blocking=False) and job.future.set_running_or_notify_cancel()):
             return
         try:
             job.future.set_result(self._compile(job.kind, job.source))

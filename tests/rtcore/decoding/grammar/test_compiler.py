@@ -146,6 +146,36 @@ def test_one_tenants_many_grammars_do_not_keep_others_waiting(monkeypatch: pytes
         compiler.close()
 
 
+def test_what_is_being_compiled_is_not_begun_again_for_another_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = GrammarCompiler(load_words)
+    begin, release = threading.Event(), threading.Event()
+    begun: list[str] = []
+
+    def compile_later(kind: str, source: str) -> Grammar:
+        begun.append(source)
+        begin.set()
+        release.wait(30)
+        return Grammar(None, 1)
+
+    monkeypatch.setattr(compiler, "_compile", compile_later)
+    spec = StructuredOutputs(regex="shared")
+    try:
+        first = compiler.compile(spec, "first")
+        assert begin.wait(30)
+        assert compiler.compile(spec, "second") is first
+        # The second thread is free, so this comes after what it made of the same specification.
+        later = compiler.compile(StructuredOutputs(regex="later"), "second")
+        for _ in range(2):
+            compiler.leave(spec, first)
+        assert not first.cancelled(), "it is under way"
+        release.set()
+        later.result(30)
+        assert first.result(30).size == 1 and begun == ["shared", "later"]
+    finally:
+        release.set()
+        compiler.close()
+
+
 def test_what_nobody_waits_for_any_longer_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = GrammarCompiler(load_words)
     release = threading.Event()
