@@ -195,11 +195,14 @@ def _view(sequence: Sequence, kind: str, level: int, new: Rows[int] = ()) -> Hoo
 def _rescored(
     executor: Executor, inputs: SampleInputs, outputs: SampleOutputs, rows: NDArray[np.int64], raw: Float32
 ) -> SampleOutputs:
-    """The same ids with log-probabilities by `raw`, the logits of `rows` as they were."""
+    """The same ids with log-probabilities by `raw`, the logits of `rows` as they were.
+
+    No row chooses again: one whose newest token the step before chose would count another in its place.
+    """
     ids, status = outputs.ids.copy(), outputs.status.copy()
     executor.put_logits(rows, raw)
     numbers = inputs.numbers.copy()
-    numbers[rows, Number.FORCED] = ids[rows]
+    numbers[:, Number.FORCED] = ids
     scored = executor.sample(replace(inputs, numbers=numbers))
     return replace(scored, ids=ids, status=status)
 

@@ -92,7 +92,8 @@ class Executor(ABC):
     def sample(self, inputs: SampleInputs) -> SampleOutputs:
         """Choose one token for each of the first len(inputs) rows of logits, which stay as they are.
 
-        The arrays may be overwritten by the next call. Raises EngineError when it failed. May be called again.
+        The arrays may be overwritten by the next call. Raises EngineError when it failed. May be called again, but
+        where `pending` names rows only with all tokens forced: what those chose is overwritten.
         """
 
     def sample_later(self, inputs: SampleInputs) -> PendingSample:

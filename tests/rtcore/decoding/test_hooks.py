@@ -14,7 +14,8 @@ import pytest
 from ops.errors import InvalidRequest
 from rtcore.decoding.params import Hook, SamplingParams
 from rtcore.request import EngineRequest, TokenDelta
-from tests.rtcore.fakes import FakeExecutor, drain, fake_engine, fake_logits, tokens_of
+from tests.rtcore.fakes import Deltas, FakeExecutor, advance, drain, fake_engine, fake_logits, tokens_of
+from tests.rtcore.late_executor import LateExecutor
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "decoding.md"
 VOCABULARY = 97
@@ -202,3 +203,29 @@ def test_logits_are_not_copied_where_nobody_uses_a_hook() -> None:
     engine = fake_engine(executor)
     engine.submit(EngineRequest("r", PROMPT, SamplingParams(max_tokens=3, logprobs=2, prompt_logprobs=1)))
     assert len(tokens_of(drain(engine)["r"])) == 3
+
+
+def test_log_probabilities_of_others_are_of_their_tokens_when_steps_go_ahead() -> None:
+    """They are told anew beside a request with processors, without choosing anew by tokens that are gone then."""
+
+    def told(executor: FakeExecutor) -> tuple[Any, int]:
+        engine = fake_engine(executor)
+        penalties = {"presence_penalty": 2.0, "frequency_penalty": 2.0}
+        for number in range(3):
+            counted = SamplingParams(seed=number, ignore_eos=True, max_tokens=20, logprobs=1, **penalties)
+            engine.submit(EngineRequest(f"r{number}", [20 + number, *PROMPT], counted))
+        deltas: Deltas = {}
+        for _ in range(5):
+            advance(engine, deltas)
+        edited = SamplingParams(temperature=0.0, max_tokens=4, logprobs=1, logits_processors=[Hook("no-repeat")])
+        engine.submit(EngineRequest("edited", PROMPT, edited))
+        drain(engine, deltas)
+        answers = {
+            name: [(token, one) for part in parts for token, one in zip(part.token_ids, part.logprobs, strict=True)]
+            for name, parts in deltas.items()
+        }
+        return answers, engine.stats().steps_ahead
+
+    late, ahead = told(LateExecutor())
+    plain, _ = told(FakeExecutor())
+    assert ahead > 5 and late == plain
