@@ -210,8 +210,8 @@ class Engine:
         self._tally.preemptions += step.preempted
         if step.works:
             self._idle_checked = False
-        if not self._prepare(step, deltas):
-            return Outcome.RETRYABLE_ABORT
+        if (prepared := self._prepare(step, deltas)) is not Outcome.COMMITTED:
+            return prepared
         if step.works:
             return self._take_in(self._overlap.run(step.works), deltas)
         landed = self._land(deltas)
@@ -252,19 +252,19 @@ class Engine:
             if len(idle):
                 self._executor.release_blocks(group, idle)
 
-    def _prepare(self, step: ScheduledStep, deltas: list[TokenDelta]) -> bool:
+    def _prepare(self, step: ScheduledStep, deltas: list[TokenDelta]) -> Outcome:
         """Move the blocks that the step needs moved. If that fails, the sequences concerned start anew."""
         error = self._transfers.prepare(step)
         if error is None:
-            return True
+            return Outcome.COMMITTED
         logger.warning("Cache blocks could not be moved, and what they held is computed anew: %s", error)
         self._runner.aborted += 1
         self._scheduler.rollback(step.works)
-        self._land(deltas)
-        moved = {*step.saves, *step.loads}
-        for sequence in moved or {work.sequence for work in step.works}:
+        if self._land(deltas) is Outcome.FATAL:
+            return Outcome.FATAL
+        for sequence in {*step.saves, *step.loads} or {work.sequence for work in step.works}:
             self._scheduler.restart(sequence)
-        return False
+        return Outcome.RETRYABLE_ABORT
 
     def _take_in(self, ran: Ran, deltas: list[TokenDelta]) -> Outcome:
         """Give out what works came to, and end the sequences that failed."""

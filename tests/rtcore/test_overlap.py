@@ -229,6 +229,26 @@ def test_copies_are_made_anew_when_moving_blocks_fails() -> None:
     assert executor.failures == 0 and engine.stats().aborted_steps == 1
 
 
+def test_an_executor_that_is_found_dead_when_moving_blocks_fails_ends_all() -> None:
+    class Dying(LateExecutor):
+        dead = False
+
+        def copy_blocks(self, group: int, source: Any, destination: Any) -> None:
+            self.dead = True
+            raise EngineError("no copy")
+
+    executor = Dying(fault=lambda inputs: EngineDied("gone") if executor.dead else None)
+    engine = fake_engine(executor)
+    engine.submit(request("a", max_tokens=30))
+    deltas: Deltas = {}
+    for _ in range(4):
+        advance(engine, deltas)
+    engine.submit(request("b", [*PROMPT, 50], max_tokens=5))
+    while engine.has_work:
+        outcome = advance(engine, deltas).outcome
+    assert outcome is Outcome.FATAL and {parts[-1].finish_reason for parts in deltas.values()} == {"error"}
+
+
 class OverlapMachine(EngineMachine):
     """The same machine, whose executor is always a step late."""
 
@@ -250,7 +270,7 @@ class OverlapMachine(EngineMachine):
         if running:
             step = ScheduledStep()
             self.engine._scheduler._active.preempt(data.draw(st.sampled_from(running)), step)
-            assert self.engine._prepare(step, [])
+            assert self.engine._prepare(step, []) is Outcome.COMMITTED
         self.engine.check_invariants()
 
     @precondition(lambda self: not self.engine._runner._isolate and all(self.ended(name) for name in self.bad()))
