@@ -5,7 +5,7 @@
 
 namespace ortolan::cuda {
 
-// What ops/cuda_sample.py fills in. Addresses are the device's, of arrays as ops.schema.SAMPLE has them. `pending`
+// What SampleCall of ops/cuda.py fills in. Addresses are the device's, of arrays as ops.schema.SAMPLE has them. `pending`
 // int32 [rows] names the row of `ids`, as they are before this call, whose token a row's lists do not count yet; -1
 // none. top_ids and top_logprobs are [rows, 20].
 struct SampleCall {
