@@ -16,6 +16,7 @@ from rtcore.executor.registry import load_executor
 from rtcore.kvcache.hash_chain import Digest, blake2b_digest
 from rtcore.request import EngineRequest, TokenLogprobs
 from rtcore.scheduler.base import ScheduledStep
+from rtcore.scheduler.outcome import Outcome
 from tests.rtcore.fakes import Deltas, advance, drain, tokens_of
 
 BEGINNING = [504, 3575, 282, 4649, 314, 260, 2240, 28, 284, 1194, 702, 6330, 29, 28, 357, 2418, 597, 41, 260]
@@ -105,7 +106,7 @@ def check_preemption(model: Model, truth: list[Answer], moment: int, swap_bytes:
     step = ScheduledStep()
     for victim in list(engine._scheduler._active.running):
         engine._scheduler._active.preempt(victim, step)
-    assert step.preempted and engine._prepare(step, [])
+    assert step.preempted and engine._prepare(step, []) is Outcome.COMMITTED
     assert answers(drain(engine, deltas)) == truth
     assert (engine.stats().swaps > 0) == (swap_bytes > 0)
 
