@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
+from operator import itemgetter
 
-_PRUNE_ABOVE = 4096
+MOST_COUNTERS = 8192
+_KEPT_COUNTERS = MOST_COUNTERS // 2
 
 
 class TenantAccounts:
@@ -13,6 +16,9 @@ class TenantAccounts:
     A tenant's counter grows by the tokens computed for it, divided by its weight, and the tenant with the
     smallest counter is served next. One that comes back after a pause starts no lower than the counter served
     last: nobody saves up.
+
+    Of more than `MOST_COUNTERS` tenants only the half that was served most is remembered: where ever new ones come,
+    the counter served last does not rise, so that those who never come back would else be kept for good.
     """
 
     def __init__(self, weights: Mapping[str, float]) -> None:
@@ -27,8 +33,16 @@ class TenantAccounts:
     def activate(self, tenant: str) -> None:
         """The tenant has requests waiting, after it had none."""
         self._counters[tenant] = max(self._floor, self.counter(tenant))
-        if len(self._counters) > _PRUNE_ABOVE:
-            self._counters = {name: value for name, value in self._counters.items() if value > self._floor}
+        if len(self._counters) > MOST_COUNTERS:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Go on with few enough counters that the next time is thousands of tenants away."""
+        known = [item for item in self._counters.items() if item[1] > self._floor]
+        self._counters = dict(heapq.nlargest(_KEPT_COUNTERS, known, key=itemgetter(1)))
+
+    def __len__(self) -> int:
+        return len(self._counters)
 
     def charge(self, tenant: str, tokens: int) -> None:
         """Tokens were computed for the tenant."""
