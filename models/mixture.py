@@ -24,5 +24,5 @@ class MixtureFamily(Family):
             (self.experts_field, experts, MOST_EXPERTS),
             ("num_experts_per_tok", chosen, experts if isinstance(experts, int) else MOST_EXPERTS),
         ):
-            if value is not None and (not isinstance(value, int) or not 1 <= value <= most):
+            if value is not None and (type(value) is not int or not 1 <= value <= most):
                 raise malformed(config, ValueError(f"{field} is {value!r}; it must be from 1 to {most}."))

@@ -169,8 +169,10 @@ class StepRunner:
         """
         began = self._clock()
         try:
+            inputs = self._batch.build(works)
+            # What it tells the executor of the step's rows holds for the next run, which must be of these inputs.
             rows = self._decoding.begin(works)
-            self._executor.run(self._batch.build(works))
+            self._executor.run(inputs)
             return Flight(works, rows, self._decoding.choose(rows), began)
         except Exception as error:
             return _typed(error)

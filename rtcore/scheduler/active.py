@@ -94,8 +94,8 @@ class ActiveSet:
             if work.drafts:
                 tokens += work.accepted - len(work.drafts)
             sequence.computed = computed = sequence.computed + tokens
-            if tokens == 1 and computed % size and sequence.frontier is None:
-                continue  # It decoded, and no block became full.
+            if tokens == 1 and computed % size and sequence.frontier is None and sequence.saved is None:
+                continue  # It decoded, no block became full, and no copy in host memory is spent.
             prefilled = not (tokens == 1 or work.drafts) or sequence.frontier is not None
             complete = computed == sequence.length
             self._blocks.commit(held(sequence), sequence.tokens[:computed], tail=prefilled and complete)

@@ -338,3 +338,12 @@ class TestSwapping:
         step = ScheduledStep()
         fixture.scheduler._active.preempt(sequence, step)
         assert step.saves == []
+
+    def test_a_copy_is_given_up_as_soon_as_its_sequence_goes_on(self) -> None:
+        fixture = Fixture(64, swap_bytes=1 << 20)
+        sequence = fixture.add(20)
+        fixture.run()
+        fixture.scheduler._active.preempt(sequence, ScheduledStep())
+        assert fixture.scheduler.swapping.used > 0
+        assert fixture.run() == [(0, 1)]
+        assert fixture.scheduler.swapping.used == 0
