@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
 from rtcore.decoding.speculation.adaptive import DraftLength, StepCost
@@ -36,7 +35,7 @@ class Drafting:
         blocks: BlockManager,
         model: CostModel,
         vocab_size: int,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float],
     ) -> None:
         """most: drafts of one sequence in a step. clock: seconds, for what proposing takes."""
         self._proposer: Proposer | None = proposer

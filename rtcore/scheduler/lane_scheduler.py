@@ -71,7 +71,7 @@ class LaneScheduler:
         self._drafting: Drafting | None = None
         if proposer is not None:
             self._drafting = Drafting(
-                proposer, config.max_drafts, blocks=blocks, model=self.model, vocab_size=vocab_size
+                proposer, config.max_drafts, blocks=blocks, model=self.model, vocab_size=vocab_size, clock=clock
             )
 
     @property

@@ -72,5 +72,6 @@ def speculate(engine: Engine, proposer: Proposer, most: int = 4) -> Drafting:
         blocks=scheduler._blocks,
         model=CostModel(base=1e3, per_token=1e-3),
         vocab_size=engine.vocab_size,
+        clock=engine._clock,
     )
     return scheduler._drafting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Tokens
 from typing import Any
 
@@ -46,6 +47,7 @@ class Case:
             blocks=self.blocks,
             model=CostModel(base=1.0, per_token=1e-6),
             vocab_size=VOCABULARY,
+            clock=time.monotonic,
         )
         self.works: list[Work] = []
 
