@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import codecs
 import re
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,25 @@ def mixed(run: bytes) -> bool:
     return bool(ESCAPED.search(text)) and bool(ESCAPED.sub("", text))
 
 
+def seam(tokenizer: Tokenizer, ids: list[int], split: int, skip: bool) -> int:
+    """Behind which token the text of a prompt ends: one that completes the character that the prompt begins.
+
+    Fallback decoders spell what was begun as one U+FFFD a byte, and so as more characters than the whole one is.
+    """
+    begun = byte_runs(tokenizer, ids[:split], skip)
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    decoder.decode(begun[-1])
+    unfinished = b"" if tokenizer.byte_level else decoder.getstate()[0]
+    for end in range(split + 1, len(ids) + 1) if unfinished else ():
+        runs = byte_runs(tokenizer, ids[:end], skip)
+        if len(runs) > len(begun):
+            break
+        character = (unfinished + runs[-1][len(begun[-1]) :]).decode(errors="surrogateescape")
+        if len(character) == 1 and not ESCAPED.search(character):
+            return end
+    return split
+
+
 @cache
 def token_ids(kind: str) -> st.SearchStrategy[list[int]]:
     """Ids of any kind, those that spell bytes of unfinished characters more often; some have no entry."""
@@ -73,8 +93,17 @@ def test_any_split_equals_the_decoder_in_context(kind: str, data: st.DataObject,
     if not tokenizer.byte_level:
         runs = byte_runs(tokenizer, ids, skip) + byte_runs(tokenizer, prompt, skip)
         assume(not any(map(mixed, runs)))
-    expected = tokenizer.decode(ids, skip)[len(tokenizer.decode(prompt, skip)) :]
+    before = tokenizer.decode(ids[: seam(tokenizer, ids, split, skip)], skip)
+    expected = tokenizer.decode(ids, skip)[len(before) :]
     assert shown_text(tokenizer, prompt, generated, skip) == expected
+
+
+def test_what_follows_a_character_that_the_prompt_begins_is_whole() -> None:
+    tokenizer = tokenizer_of("gemma_like")
+    euro = [tokenizer.id_of(f"<0x{byte:02X}>") for byte in "€".encode()]
+    ids = [number for number in euro if number is not None]
+    for split in range(1, 3):
+        assert shown_text(tokenizer, ids[:split], [*ids[split:], 0], skip=False) == "<s>"
 
 
 @settings(max_examples=150, deadline=None)
