@@ -3,8 +3,8 @@
 A program takes one kv head of one sequence and one piece of its context; all query heads that share the kv head
 fill the rows of one tensor-core tile. It normalises and turns its queries itself; the one whose piece ends with the
 new token does so with its key, which it writes to the cache with the value. How long a piece is depends on the
-sequence and on the variant, which a step's number of rows chooses: within a variant the batch changes no result. The
-last program to come merges the pieces in their order (Flash-Decoding; Dao et al. 2023).
+sequence and on the variant, which a step's number of rows chooses: within a variant the batch changes no result.
+The last program to come merges the pieces in their order (Flash-Decoding; Dao et al. 2023).
 """
 
 from __future__ import annotations
