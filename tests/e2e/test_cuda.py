@@ -110,10 +110,11 @@ def test_steps_ahead_change_no_token(gpu_bundle: Path, given: dict[str, Any]) ->
 
 
 def test_drawn_tokens_depend_on_the_seed_alone(gpu_bundle: Path) -> None:
-    params = SamplingParams(temperature=0.8, top_p=0.9, max_tokens=12, seed=7)
-    with LLM(gpu_bundle, "bf16", target="cuda", check="sizes") as llm:
-        first, second = (llm.generate([PROMPTS[0]], params)[0].outputs[0].token_ids for _ in range(2))
-    assert list(first) == list(second)
+    """Of the same work: after a prefix hit a prompt goes through other kernels, whose roundings differ."""
+    params = SamplingParams(temperature=0.8, top_p=0.9, max_tokens=24, seed=7)
+    with LLM(gpu_bundle, "bf16", target="cuda", check="sizes", prefix_cache=False) as llm:
+        found = [[list(one.outputs[0].token_ids) for one in llm.generate(PROMPTS, params)] for _ in range(3)]
+    assert found[0] == found[1] == found[2]
 
 
 def test_more_memory_than_there_is_becomes_an_error(gpu_bundle: Path) -> None:
