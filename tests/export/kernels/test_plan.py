@@ -27,7 +27,7 @@ from tests.export.cases import case
 
 pytestmark = pytest.mark.export
 
-NAMES = ["llama", "qwen2", "gemma2", "gpt2", "gpt_neox", "olmo2"]
+NAMES = ["llama", "qwen2", "gemma2", "gpt2", "gpt_neox", "olmo2", "mixtral", "qwen2_moe"]
 
 
 def lowered(name: str, precision: str) -> LoweredModel:
@@ -87,6 +87,17 @@ def test_quantised_kernels_name_their_form() -> None:
     assert {"dequantise/float16/4.32", "quant_gather/float16/8.32"} <= set(found)
 
 
+def test_experts_kernels_are_of_one_weight_type() -> None:
+    found = variants("mixtral", "bf16")
+    assert {"experts_route/bfloat16/16", "experts_group/bfloat16/16", "experts_sum/bfloat16"} <= set(found)
+    assert {"experts_tile/bfloat16/16/same/silu", "experts_tile/bfloat16/16/float32/none"} <= set(found)
+    found = variants("qwen3_moe_whole_blocks", "int4")
+    assert "experts_quant_tile/float16/16/4.32/same/silu" in found
+    assert "experts_quant_tile/float16/16/4.32/float32/none" in found
+    assert not any(key.startswith("experts_tile") for key in found)
+    assert any(key.startswith("experts_tile") for key in variants("qwen3_moe", "int4")), "no whole blocks"
+
+
 def test_a_width_that_is_no_multiple_of_16_is_not_compiled_as_one() -> None:
     letters = variants("llama_odd_width", "bf16")["add_rms_norm/bfloat16"].letters()
     assert letters == "PPPPPif"
@@ -129,10 +140,11 @@ def test_what_does_not_compile_is_named() -> None:
 @pytest.mark.parametrize("target", [*map(str, DEFAULT), "gfx942"])
 def test_every_kernel_compiles_for_every_architecture(target: str) -> None:
     chosen = variants("llama", "int8") | variants("qwen2", "bf16") | variants("gemma2", "fp16")
+    chosen |= variants("mixtral", "bf16") | variants("qwen3_moe_whole_blocks", "int4")
     kernels: dict[str, Variant] = {}
     for variant in chosen.values():
         kernels.setdefault(variant.kernel, variant)
-    assert len(kernels) >= 17
+    assert len(kernels) >= 22
     for variant in kernels.values():
         for compiled in compile_variant(variant, architecture(target)):
             assert compiled.binary
