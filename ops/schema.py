@@ -227,9 +227,10 @@ EXPERTS = Schema(
         "first): y = sum over them of p * down . (activation(gate . x) * (up . x)). p is the softmax of the "
         "logits over all experts, or with normalise over the chosen ones, which is also what dividing by their "
         "sum gives; times scale. Expert e has the rows [e * N, (e + 1) * N) of a weight of experts * N rows. "
-        "Quantised weights are as in QuantMatMul, with a multiple of 16 rows for each of gate, up and down, on a GPU "
-        "of 64 and both of them, and what they multiply is rounded alike. Only the weights of experts that some row goes to are read. A row's "
-        "bits do not depend on the other rows nor on the number of threads."
+        "Quantised weights are as in QuantMatMul, with a multiple of 16 rows for each of gate, up and down, and "
+        "what they multiply is rounded alike; on a GPU both are quantised or none, and the rows a multiple of 64. "
+        "Only the weights of experts that some row goes to are read. On the CPU a row's bits do not depend on the "
+        "other rows nor on the number of threads."
     ),
     inputs=(
         Input("x", "T", "[T, H]", "input"),

@@ -183,37 +183,36 @@ class _Plan:
         activation = node.attributes["activation"].as_string()
         room = {"BLOCK_E": _power(count)}
         size = str(room["BLOCK_E"])
-        pointer = f"*{self.t}"
+        pointer, aligned = f"*{self.t}", {"experts": count}
         types = {"logits": "*fp32", "chosen": "*i32", "shares": "*fp32", "experts": "i32", "top_k": "i32"}
         types |= {"normalise": "i32", "scale": "fp32"}
-        aligned = {"experts": count}
         self._add("experts_route", (size,), experts_route.experts_route_kernel, types, room, aligned)
-        types = {"chosen": "*i32", "order": "*i32", "ends": "*i32", "pairs": "i32", "experts": "i32", "block": "i32"}
-        self._add(
-            "experts_group", (size,), experts_route.experts_group_kernel, types, room, {**aligned, "block": 16}
-        )
+        types = dict.fromkeys(("chosen", "order", "ends"), "*i32")
+        types |= dict.fromkeys(("pairs", "experts", "block"), "i32")
+        sizes = {**aligned, "block": 16}
+        self._add("experts_group", (size,), experts_route.experts_group_kernel, types, room, sizes)
         types = {"parts": "*fp32", "shares": "*fp32", "y": pointer, "top_k": "i32", "width": "i32"}
         self._add("experts_sum", (), experts.experts_sum_kernel, types, {}, {"width": hidden})
         weight = node.inputs[2]
         quantised = weight is not None and weight.dtype == ir.DataType.UINT8
-        where = {"order": "*i32", "ends": "*i32", "experts": "i32", "share": "i32", "width": "i32", "columns": "i32"}
-        for prefix, width, columns, out, act in (
-            ("gate_up_", inner, hidden, "same", activation),
-            ("down_", hidden, inner, "float32", "none"),
+        where = {"order": "*i32", "ends": "*i32"} | dict.fromkeys(("experts", "share", "width", "columns"), "i32")
+        for prefix, width, columns, result, act in (
+            ("gate_up_", inner, hidden, pointer, activation),
+            ("down_", hidden, inner, "*fp32", "none"),
         ):
-            result = pointer if out == "same" else "*fp32"
             constants = {**room, "ACTIVATION": ACTIVATIONS[act]}
             sizes = {**aligned, "width": width, "columns": columns, "block_bytes": 16}
+            rest = ["same" if result == pointer else "float32", act]
+            kernel, function = "experts_tile", experts.experts_tile_kernel
+            types = {"x": pointer, "w": pointer, "y": result, **where}
             if quantised:
                 form, numbers = self._form(node, prefix)
-                types = {"x": pointer, "words": "*i32", "scales": "*fp16", "y": result, **where, "block_bytes": "i32"}
-                kernel, rest = "experts_quant_tile", [size, form, out, act]
-                function, constants = experts_quant.experts_quant_tile_kernel, {**numbers, **constants, "PACKED": 1}
-            else:
-                types = {"x": pointer, "w": pointer, "y": result, **where}
-                kernel, rest = "experts_tile", [size, out, act]
-                function = experts.experts_tile_kernel
-            self._add(kernel, rest, function, types, constants, sizes, _gated(kernel, act))
+                rest.insert(0, form)
+                constants |= {**numbers, "PACKED": 1}
+                kernel, function = "experts_quant_tile", experts_quant.experts_quant_tile_kernel
+                types = {"x": pointer, "words": "*i32", "scales": "*fp16", "y": result, **where}
+                types |= {"block_bytes": "i32"}
+            self._add(kernel, (size, *rest), function, types, constants, sizes, _gated(kernel, act))
 
     def _attention(self, node: ir.Node) -> None:
         def integer(name: str) -> int:

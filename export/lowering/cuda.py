@@ -120,7 +120,6 @@ class _CudaWriter(StepWriter):
         kind = "QuantLogits" if head else "QuantMatMul"
         self.replace(node, ir.Node(DOMAIN, kind, packed, quantised_attributes(quantised)))
 
-
     def _narrow_parts(self, router: ir.Node) -> None:
         """A router gives float32; what else is multiplied with it goes on in 16 bits."""
         for split in [use.node for use in router.outputs[0].uses()]:

@@ -15,7 +15,7 @@ from ops.triton.dependent import let_next_start, wait_for_previous
 
 @triton.jit
 def block_of(order, ends, experts, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The expert of block program_id(1), `experts` where there is none, and the block's pairs, -1 after the last."""
+    """The expert of block program_id(1), `experts` where there is none, and its pairs, -1 after the last."""
     block = tl.program_id(1)
     number = tl.arange(0, BLOCK_E)
     end = tl.load(ends + number, mask=number < experts, other=2147483647)

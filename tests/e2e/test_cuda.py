@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ops.cuda import CudaDevice
-from ops.errors import OrtolanError, WrongTarget
+from ops.errors import BundleDamaged, OrtolanError, WrongTarget
 from rtcore.decoding.params import SamplingParams
 from rtcore.llm import LLM
 
@@ -129,6 +129,19 @@ def test_more_memory_than_there_is_becomes_an_error(gpu_bundle: Path) -> None:
             max_step_tokens=20_000,
         )
     assert caught.value.remedy
+
+
+def test_a_bundle_whose_kernels_do_not_fit_its_graph_is_damaged(gpu_bundle: Path, tmp_path: Path) -> None:
+    """As one of an older version is: its kernels have other names."""
+    copy = tmp_path / "copy"
+    shutil.copytree(gpu_bundle, copy, copy_function=os.link)
+    for index in copy.glob("kernels/*/kernels.json"):
+        text = index.read_text()
+        index.unlink()
+        index.write_text(text.replace('"attention_decode/', '"attention_formed/'))
+    with pytest.raises(BundleDamaged, match="do not fit") as caught:
+        LLM(copy, "bf16", target="cuda", check="sizes")
+    assert "attention_decode" in caught.value.why and "anew" in caught.value.remedy
 
 
 def test_a_bundle_for_other_gpus_is_refused(gpu_bundle: Path, tmp_path: Path) -> None:

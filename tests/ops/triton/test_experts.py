@@ -107,9 +107,11 @@ def test_products_and_sum(device: str, dtype: str, rows: int, top_k: int) -> Non
     experts_sum_kernel[(rows, 2)](parts, shares, y, top_k, hidden, DEPENDENT=0, BLOCK=32)
     given, flat = rounded(x, dtype), chosen.cpu().numpy().reshape(-1)
     row = np.arange(pairs) // top_k
-    expected = np.stack([gated_activation(given[r] @ rounded(gate_up[e], dtype).T) for r, e in zip(row, flat)])
+    expected = np.stack(
+        [gated_activation(given[r] @ rounded(gate_up[e], dtype).T) for r, e in zip(row, flat, strict=True)]
+    )
     check(between, expected, 1e-2 * np.abs(expected) + 1e-3, dtype)
-    expected = np.stack([pair @ rounded(down[e], dtype).T for pair, e in zip(wide(between), flat)])
+    expected = np.stack([pair @ rounded(down[e], dtype).T for pair, e in zip(wide(between), flat, strict=True)])
     check(parts, expected, 1e-3, "float16")
     total = (wide(parts) * wide(shares).reshape(-1, 1)).reshape(rows, top_k, hidden)
     check(y, total.sum(axis=1), 1e-3 * np.abs(total).sum(axis=1), dtype)
