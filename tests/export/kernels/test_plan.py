@@ -119,7 +119,9 @@ def test_an_unknown_architecture_is_refused_with_those_there_are() -> None:
 
 def test_packed_kernels_come_with_their_index() -> None:
     chosen = variants("llama", "bf16")
-    files = dict(pack([chosen["sample_feed"], chosen["rms_norm/bfloat16"]], architecture("90")))
+    sm_90 = architecture("90")
+    kernels = [compile_variant(chosen[key], sm_90) for key in ("sample_feed", "rms_norm/bfloat16")]
+    files = dict(pack(sm_90, kernels))
     index = msgspec.json.decode(files["kernels/sm_90/kernels.json"], type=KernelSet)
     assert [record.key for record in index.kernels] == ["sample_feed", "rms_norm/bfloat16"]
     for record in index.kernels:
