@@ -136,7 +136,9 @@ template <bool kQuantised>
 void Experts<kQuantised>::multiply(const Work& work, const Kernel& kernel, const void* x, const Tensor& w, void* y,
                                    int64_t share, int64_t width, int64_t columns,
                                    const std::optional<FragmentForm>& form) const {
-  const Grid grid{up(width, kernel.constant("BLOCK_N")), work.blocks};
+  // Programs that share the blocks, of which there may be fewer: as many as fill the GPU, by the shapes alone.
+  const int64_t tiles = up(width, kernel.constant("BLOCK_N"));
+  const Grid grid{tiles, std::min(work.blocks, up(kernel.constant("PROGRAMS"), tiles))};
   const int32_t experts = small(routing_.experts());
   if (form) {
     session_.device.launch(kernel, work.stream, grid, x, w.data, w.data, y, work.order, work.ends, experts, small(share),

@@ -1,7 +1,7 @@
 """Experts: products of pairs of rows and experts with the experts' own weights, and their weighted sum.
 
-A program takes some rows of one expert's W and one block of its pairs (`ops.triton.experts_route`); blocks that no
-pair fills end at once, so that a launch is as large as the shapes alone allow and reads no count.
+A program takes some rows of one expert's W and, one after the other, some blocks of pairs
+(`ops.triton.experts_route`). How many blocks there are is read by the programs; a launch follows from shapes alone.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from ops.triton.dependent import let_next_start, wait_for_previous
 
 
 @triton.jit
-def block_of(order, ends, experts, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The expert of block program_id(1), `experts` where there is none, and its pairs, -1 after the last."""
-    block = tl.program_id(1)
+def block_of(block, order, ends, experts, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The expert of a block, and the block's pairs [BLOCK_M], -1 after the last."""
     number = tl.arange(0, BLOCK_E)
     end = tl.load(ends + number, mask=number < experts, other=2147483647)
     expert = tl.sum((end <= block).to(tl.int32), axis=0)
-    at = order + block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    return expert, tl.load(at, mask=expert < experts, other=-1)
+    return expert, tl.load(order + block * BLOCK_M + tl.arange(0, BLOCK_M))
 
 
 @triton.jit
@@ -55,33 +53,33 @@ def experts_tile_kernel(
     """y [pairs, width] of x [pairs / share, columns]: pair p reads row p // share. W is [experts, width, columns];
     with an activation [experts, gate | up, columns], of `width` rows each.
 
-    Grid (ceil(width / BLOCK_N), blocks).
+    Grid (ceil(width / BLOCK_N), programs that share the blocks).
     """
     let_next_start(DEPENDENT)
     wait_for_previous(DEPENDENT)
-    expert, pair = block_of(order, ends, experts, BLOCK_E, BLOCK_M)
-    if expert >= experts:
-        return
     at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside, there = (at < width)[:, None], (pair >= 0)[None, :]
+    inside = (at < width)[:, None]
     height = width
     if ACTIVATION != 0:
         height = 2 * width
-    left = w + (expert.to(tl.int64) * height + at)[:, None] * columns
-    right = x + (tl.maximum(pair, 0) // share).to(tl.int64)[None, :] * columns
     shift = width.to(tl.int64) * columns
-    out = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    for start in tl.range(0, columns, BLOCK_K, num_stages=STAGES):
-        k = start + tl.arange(0, BLOCK_K)
-        within = k < columns
-        a = tl.load(left + k[None, :], mask=inside & within[None, :], other=0.0)
-        b = tl.load(right + k[:, None], mask=there & within[:, None], other=0.0)
-        out = tl.dot(a, b, out)
-        if ACTIVATION != 0:
-            a = tl.load(left + shift + k[None, :], mask=inside & within[None, :], other=0.0)
-            up = tl.dot(a, b, up)
-    store_pairs(out, up, y, at, pair, width, ACTIVATION)
+    for block in range(tl.program_id(1), tl.load(ends + experts - 1), tl.num_programs(1)):
+        expert, pair = block_of(block, order, ends, experts, BLOCK_E, BLOCK_M)
+        left = w + (expert.to(tl.int64) * height + at)[:, None] * columns
+        right = x + (tl.maximum(pair, 0) // share).to(tl.int64)[None, :] * columns
+        there = (pair >= 0)[None, :]
+        out = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+        up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+        for start in tl.range(0, columns, BLOCK_K, num_stages=STAGES):
+            k = start + tl.arange(0, BLOCK_K)
+            within = k < columns
+            a = tl.load(left + k[None, :], mask=inside & within[None, :], other=0.0)
+            b = tl.load(right + k[:, None], mask=there & within[:, None], other=0.0)
+            out = tl.dot(a, b, out)
+            if ACTIVATION != 0:
+                a = tl.load(left + shift + k[None, :], mask=inside & within[None, :], other=0.0)
+                up = tl.dot(a, b, up)
+        store_pairs(out, up, y, at, pair, width, ACTIVATION)
 
 
 @triton.jit

@@ -30,13 +30,14 @@ def experts_route_kernel(
     score = tl.load(logits + row * experts + expert, mask=there, other=float("-inf"))
     score = tl.where(score == score, score, float("-inf"))
     peak = tl.max(score, axis=0)
-    # Where all are -inf no difference is a number, and all weigh the same.
-    decay = tl.where(there, tl.exp(tl.where(score == peak, 0.0, score - peak)), 0.0)
+    # The difference of two that are infinite is no number: the best weigh 1.
+    best = score == peak
+    decay = tl.where(there, tl.exp(tl.where(best, 0.0, score) - tl.where(best, 0.0, peak)), 0.0)
     place = tl.full([BLOCK_E], BLOCK_E, tl.int32)
     for rank in range(top_k):
         left = there & (place == BLOCK_E)
-        best = tl.max(tl.where(left, score, float("-inf")), axis=0)
-        first = tl.min(tl.where(left & (score == best), expert, BLOCK_E), axis=0)
+        highest = tl.max(tl.where(left, score, float("-inf")), axis=0)
+        first = tl.min(tl.where(left & (score == highest), expert, BLOCK_E), axis=0)
         place = tl.where(expert == first, rank, place)
     taken = place < BLOCK_E
     total = tl.sum(tl.where(taken | (normalise == 0), decay, 0.0), axis=0)

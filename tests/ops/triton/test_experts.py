@@ -97,11 +97,11 @@ def test_products_and_sum(device: str, dtype: str, rows: int, top_k: int) -> Non
     between, parts = poisoned((pairs, inner), device, dtype), poisoned((pairs, hidden), device, "float32")
     y = poisoned((rows, hidden), device, dtype)
     tile = {"DEPENDENT": 0, "BLOCK_E": BLOCK_E, "BLOCK_M": block, "BLOCK_N": 32, "BLOCK_K": 32, "STAGES": 2}
-    experts_tile_kernel[(2, len(order))](
+    experts_tile_kernel[(2, 3)](
         tensor(x, device, dtype), tensor(gate_up, device, dtype), between, order, ends, EXPERTS, top_k, inner,
         hidden, ACTIVATION=1, **tile,
     )  # fmt: skip
-    experts_tile_kernel[(2, len(order))](
+    experts_tile_kernel[(2, 3)](
         between, tensor(down, device, dtype), parts, order, ends, EXPERTS, 1, hidden, inner, ACTIVATION=0, **tile
     )
     experts_sum_kernel[(rows, 2)](parts, shares, y, top_k, hidden, DEPENDENT=0, BLOCK=32)
@@ -130,7 +130,7 @@ def test_products_of_quantised_weights(device: str, form: QuantForm, gated: bool
     x = np.random.default_rng(3).normal(0, 1, (rows * top_k // share, columns))
     y = poisoned((rows * top_k, width), device, "float16")
     words = tensor(packed.view(np.int32), device)
-    experts_quant_tile_kernel[(2, len(order))](
+    experts_quant_tile_kernel[(2, 3)](
         tensor(x, device, "float16"), words, words.view(torch.float16), y, order, ends, EXPERTS, share, width,
         columns, packed.shape[1], BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima),
         PACKED=int(not INTERPRETED), ACTIVATION=int(gated), DEPENDENT=0, BLOCK_E=BLOCK_E, BLOCK_M=block,
