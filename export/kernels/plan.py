@@ -165,7 +165,12 @@ class _Plan:
         packed = {"words": "*i32", "scales": "*fp16"}
         types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": out} | _PARTS
         types |= {"rows": "i32", "width": "i32", "columns": "i32", "block_bytes": "i32"}
-        tile, tuned = quant_matmul.quant_tile_kernel, _gated("quant_tile", activation)
+        # Groups of at least 64 columns without minima: sums are scaled instead of weights.
+        whole = numbers["GROUP"] >= 64 and not numbers["MINIMA"]
+        tile, tuned = (
+            quant_matmul.quant_tile_kernel,
+            _gated("quant_tile" if whole else "quant_tile_scaled", activation),
+        )
         self._add("quant_tile", (form, *rest), tile, types, {**numbers, **constants, "PACKED": 1}, sizes, tuned)
         types = packed | {"out": f"*{self.t}", "height": "i32", "columns": "i32", "block_bytes": "i32"}
         self._add("dequantise", (form,), quant_matmul.dequantise_kernel, types, {**numbers, "PACKED": 1}, sizes)

@@ -142,9 +142,10 @@ std::string PagedAttention::heads_key(const Inputs& in) const {
 void PagedAttention::prepare(const Inputs& in, Stream stream, void* turned) const {
   const std::string key = std::to_string(attributes_.heads) + "." + std::to_string(attributes_.kv_heads) + "." +
                           std::to_string(in.head_dim) + "." + std::to_string(in.value_dim) + heads_key(in);
-  session_.device.launch(session_.device.find(session_.key("attention_prepare", key)), stream,
-                         {in.tokens - in.decodes, attributes_.heads + 2 * int64_t{attributes_.kv_heads}}, in.q, in.k,
-                         in.v, turned, in.k_cache.data, in.v_cache.data, in.slot_mapping.data, in.positions.data,
+  const Kernel& kernel = session_.device.find(session_.key("attention_prepare", key));
+  const int64_t chunk = kernel.constant("CHUNK");
+  const int64_t chunks = up(attributes_.heads, chunk) + up(attributes_.kv_heads, chunk);
+  session_.device.launch(kernel, stream, {in.tokens - in.decodes, chunks}, in.q, in.k, in.v, turned, in.k_cache.data, in.v_cache.data, in.slot_mapping.data, in.positions.data,
                          in.rope_table.data, in.q_norm.data, in.k_norm.data, small(in.q_stride), small(in.k_stride),
                          small(in.v_stride), attributes_.norm_epsilon, small(in.decodes));
 }

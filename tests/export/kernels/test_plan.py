@@ -82,7 +82,7 @@ def test_a_llamas_kernels() -> None:
 def test_quantised_kernels_name_their_form() -> None:
     found = variants("llama", "int4")
     assert "quant_tile/float16/4.32/same/plain/silu" in found
-    assert found["quant_tile/float16/4.32/same/plain/silu"].kernel == "quant_tile_gated"
+    assert found["quant_tile/float16/4.32/same/plain/silu"].kernel == "quant_tile_scaled_gated"
     assert "quant_tile/float16/8.32/float32/plain/none" in found
     assert {"dequantise/float16/4.32", "quant_gather/float16/8.32"} <= set(found)
 
