@@ -5,14 +5,6 @@
 namespace ortolan::cuda {
 namespace {
 
-constexpr int64_t kAlignment = 256;
-
-int32_t small(int64_t value) { return static_cast<int32_t>(value); }
-
-int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
-
-int64_t room(int64_t bytes) { return up(bytes, kAlignment) * kAlignment; }
-
 void expect(const Call& call, const Tensor& tensor, const char* name, const Shape& shape) {
   if (tensor.shape == shape) return;
   call.refuse(std::string("input ") + name + " has shape " + shape_text(tensor.shape) +

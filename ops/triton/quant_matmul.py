@@ -35,7 +35,7 @@ def _group_weights(words, NUMBER: tl.constexpr, BITS: tl.constexpr, GROUP: tl.co
 
 
 @triton.jit
-def _scaled_weights(
+def scaled_weights(
     words,
     side,
     group,
@@ -144,10 +144,10 @@ def _staged_rows(
                 k = start + pair * 64 + tl.arange(0, 64)
                 group = (start + pair * 64) // GROUP
                 right = tl.load(x_at + k[:, None], mask=x_inside & (k < columns)[:, None], other=0.0)
-                left = _scaled_weights(code, side, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
+                left = scaled_weights(code, side, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
                 out = tl.dot(left, right, out)
                 if ACTIVATION != 0:
-                    left = _scaled_weights(code2, upper, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
+                    left = scaled_weights(code2, upper, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
                     up = tl.dot(left, right, up)
         if WHOLE:
             own = next_own
@@ -262,6 +262,6 @@ def dequantise_kernel(
     for pair in tl.static_range(16 // BITS):
         column = step * COLUMNS + pair * 64 + tl.arange(0, 64)
         group = (step * COLUMNS + pair * 64) // GROUP
-        weights = _scaled_weights(code, side, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
+        weights = scaled_weights(code, side, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
         target = out + row.to(tl.int64)[:, None] * columns + column[None, :]
         tl.store(target, weights, mask=(row < height)[:, None] & (column < columns)[None, :])
