@@ -146,8 +146,8 @@ def _exact_bound(measured: float, largest: float) -> tuple[float, str]:
     noise = NOISE_FLOOR * largest
     return ROUNDING_MULTIPLE * measured + NOISE_MULTIPLE * noise, (
         f"{ROUNDING_MULTIPLE:g} times {measured:.3g}: how far the reference moves when keys and values are rounded "
-        f"to the cache's type, over all recorded positions; and {NOISE_MULTIPLE:g} times 2^-20 of the largest logit "
-        f"({largest:.3g}) for the noise of float32."
+        f"to the cache's type, over all recorded positions; and {NOISE_MULTIPLE:g} times 2^-20 of the largest "
+        f"logit ({largest:.3g}) for the noise of float32."
     )
 
 
