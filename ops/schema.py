@@ -228,12 +228,13 @@ EXPERTS = Schema(
         "logits over all experts, or with normalise over the chosen ones, which is also what dividing by their "
         "sum gives; times scale. Expert e has the rows [e * N, (e + 1) * N) of a weight of experts * N rows. "
         "Quantised weights are as in QuantMatMul, with a multiple of 16 rows for each of gate, up and down, and "
-        "what they multiply is rounded alike. Only the weights of experts that some row goes to are read. A row's "
-        "bits do not depend on the other rows nor on the number of threads."
+        "what they multiply is rounded alike; on a GPU both are quantised or none, and the rows a multiple of 64. "
+        "Only the weights of experts that some row goes to are read. On the CPU a row's bits do not depend on the "
+        "other rows nor on the number of threads."
     ),
     inputs=(
         Input("x", "T", "[T, H]", "input"),
-        Input("logits", "T", "[T, experts]", "how well each expert suits each row: the router's product"),
+        Input("logits", "float32", "[T, experts]", "how well each expert suits each row: the router's product"),
         Input(
             "gate_up_weights", "G", "[experts * 2 * I, H], or as the layout says", "gate, then up, of each expert"
         ),

@@ -181,7 +181,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._live)
+        return bool(self._live) or self._overlap.flying
 
     def step(self) -> StepResult:
         """Do the next piece of work; see Outcome for what it can come to. Raises only on broken invariants."""
@@ -194,9 +194,10 @@ class Engine:
         accepted = self._settle(deltas)
         for sequence in self._scheduler.expired():
             self._finish(sequence, "error", deltas, too_late(sequence))
+        flying = self._overlap.flying
         outcome = Outcome.COMMITTED if self._overlap.go_ahead() else self._land(deltas)
         if outcome is Outcome.COMMITTED:
-            outcome = self._run_next(deltas, bool(accepted))
+            outcome = self._run_next(deltas, bool(accepted), flying)
         if self._clock() - self._maintained >= _MAINTENANCE_SECONDS:
             self.maintain()
         if self._check_every_step or not (self._live or self._idle_checked):
@@ -204,7 +205,7 @@ class Engine:
             self._idle_checked = not self._live
         return StepResult(outcome, deltas, accepted)
 
-    def _run_next(self, deltas: list[TokenDelta], accepted: bool) -> Outcome:
+    def _run_next(self, deltas: list[TokenDelta], accepted: bool, flying: bool) -> Outcome:
         """Schedule a step and run it, and land what was in flight before it."""
         step = self._scheduler.schedule()
         self._tally.preemptions += step.preempted
@@ -215,7 +216,7 @@ class Engine:
         if step.works:
             return self._take_in(self._overlap.run(step.works), deltas)
         landed = self._land(deltas)
-        return self._idle(accepted or bool(deltas)) if landed is Outcome.COMMITTED else landed
+        return self._idle(accepted or bool(deltas), flying) if landed is Outcome.COMMITTED else landed
 
     def _land(self, deltas: list[TokenDelta]) -> Outcome:
         """End the step that is in flight, if any."""
@@ -232,13 +233,13 @@ class Engine:
                 self._finish(sequence, "error", deltas, error)
         return accepted
 
-    def _idle(self, produced: bool) -> Outcome:
-        """The outcome of a step with nothing to run. produced: whether there is something to send."""
+    def _idle(self, produced: bool, landed: bool) -> Outcome:
+        """The outcome of a step with nothing to run. produced: there is something to send; landed: a step ended."""
         if self._scheduler.waiting:
             return Outcome.CAPACITY_DEFERRED
         grammars = self._intake.grammars
         if not len(grammars):
-            return Outcome.NO_WORK
+            return Outcome.COMMITTED if landed else Outcome.NO_WORK
         if not produced:
             grammars.wait(_PREPARING_SECONDS)
         return Outcome.PREPARING
@@ -310,8 +311,7 @@ class Engine:
     ) -> None:
         """End a sequence without a new token."""
         self._forget(sequence, reason)
-        failure = failure_of(error) if error is not None else None
-        deltas.append(TokenDelta(sequence.request.id, [], reason, failure=failure))
+        deltas.append(TokenDelta(sequence.request.id, [], reason, failure=failure_of(error) if error else None))
 
     def _forget(self, sequence: Sequence, reason: FinishReason) -> None:
         self._intake.remove(sequence)

@@ -30,6 +30,11 @@ class Overlap:
         self._flight: Flight | None = None
         self.ahead = 0
 
+    @property
+    def flying(self) -> bool:
+        """Whether a step is in flight."""
+        return self._flight is not None
+
     def go_ahead(self) -> bool:
         """Set the sequences of the flight, if there is one, ahead, so that the next step can be scheduled. If not,
         the flight has to land first."""

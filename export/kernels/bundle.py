@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from export.kernels.architecture import Architecture
@@ -33,8 +34,11 @@ def write_kernels(writer: BundleWriter, models: Sequence[tuple[LoweredModel, Tar
     if not variants:
         return
     from export.kernels.pack import pack
+    from export.kernels.side_by_side import compile_all
 
+    tasks = [(variant, architecture) for architecture in architectures.values() for variant in variants.values()]
+    compiled = compile_all(tasks)
     for architecture in architectures.values():
         report.stage(f"Compiling {len(variants)} kernels for {architecture.name}")
-        for path, content in pack(variants.values(), architecture):
+        for path, content in pack(architecture, islice(compiled, len(variants))):
             writer.write(path, content)

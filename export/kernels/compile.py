@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +34,10 @@ def compile_variant(variant: Variant, architecture: Architecture) -> list[Compil
 
     Raises KernelError when Triton cannot compile it, or it needs more shared memory than the architecture has.
     """
-    return [_fitting(variant, choice, architecture) for choice in tiles(variant.kernel, architecture.name)]
+    return [compile_choice(variant, choice, architecture) for choice in tiles(variant.kernel, architecture.name)]
 
 
-def _fitting(variant: Variant, choice: Tiles, architecture: Architecture) -> Compiled:
+def compile_choice(variant: Variant, choice: Tiles, architecture: Architecture) -> Compiled:
     """The choice with as many pipeline stages as shared memory holds."""
     for stages in range(choice.stages, 0, -1):
         compiled = _compile(variant, structs.replace(choice, stages=stages), architecture)
@@ -81,6 +82,8 @@ def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Com
             why=f"{type(error).__name__}: {error}",
             remedy="Leave the architecture out of --target, or report it.",
         ) from error
+    if constants.get("DEPTH") and constants.get("PACKED"):
+        check_pairs(variant.key, compiled.asm["ttgir"])
     metadata = compiled.metadata
     # What AMD's back end compiles has no such memory, and no word for it.
     if getattr(metadata, "global_scratch_size", 0):
@@ -92,3 +95,27 @@ def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Com
     # What the launcher alone reads comes along: the number of programs that fill a GPU.
     kept = {**choice.constants, **wanted}
     return Compiled(variant, choice, compiled.asm[architecture.binary], metadata.name, int(metadata.shared), kept)
+
+
+#: Inline assembly for two elements at a time, and the layout of its result.
+_PACKED = re.compile(r"packed_element = 2 .*->\s*tensor<[^,>]*, (?:#ttg\.(dot_op<.*?kWidth = \d+)|#(\w+)>)")
+
+
+def check_pairs(key: str, text: str) -> None:
+    """Raise KernelError where the assembly that makes two codes of a word may be given two words.
+
+    text: the compiler's intermediate form of the kernel, which says how elements lie in registers. The compiler is
+    free to choose another layout, and the codes would silently be wrong (`ops.triton.quant_few`).
+    """
+    layouts = [operand or name for operand, name in _PACKED.findall(text)]
+    strange = [
+        layout
+        for layout in layouts
+        if not layout.endswith("kWidth = 2") and f"#{layout} = #ttg.linear<{{register = [[0, 1]," not in text
+    ]
+    if strange or not layouts:
+        raise KernelError(
+            f"The kernel {key} was compiled with its codes in an unknown order.",
+            why=f"Triton chose the layout {strange[0]}." if strange else "Triton's text says nothing of it.",
+            remedy="Export with the version of Triton that pyproject.toml names.",
+        )

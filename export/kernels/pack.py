@@ -7,22 +7,22 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from export.kernels.architecture import Architecture
-from export.kernels.compile import compile_variant
-from export.kernels.variant import Variant
+from export.kernels.compile import Compiled
 from rtcore.kernels import KernelRecord, KernelSet, folder_of, index_of
 
 
-def pack(variants: Iterable[Variant], architecture: Architecture) -> Iterator[tuple[str, bytes]]:
+def pack(architecture: Architecture, kernels: Iterable[list[Compiled]]) -> Iterator[tuple[str, bytes]]:
     """The files of one architecture, (path in the bundle, content), kernels.json last.
 
-    Raises KernelError when one cannot be compiled.
+    kernels: the binaries of each variant.
     """
     import triton
 
     folder = folder_of(architecture.name)
     records: list[KernelRecord] = []
-    for variant in variants:
-        for compiled in compile_variant(variant, architecture):
+    for binaries in kernels:
+        for compiled in binaries:
+            variant = compiled.variant
             file = f"{len(records):03d}-{variant.kernel}.{architecture.binary}"
             records.append(
                 KernelRecord(

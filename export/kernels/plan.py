@@ -13,6 +13,9 @@ from ops.triton import (
     attention_decode,
     attention_prefill,
     attention_prepare,
+    experts,
+    experts_quant,
+    experts_route,
     gated_activation,
     gather,
     linear,
@@ -72,6 +75,7 @@ class _Plan:
             "QuantLogits": self._quant_matmul,
             "QuantGather": self._quant_gather,
             "PagedAttention": self._attention,
+            "Experts": self._experts,
         }
 
     def _add(
@@ -145,9 +149,9 @@ class _Plan:
             _gated("linear_tile", activation),
         )
 
-    def _form(self, node: ir.Node) -> tuple[str, dict[str, int]]:
-        bits, group = node.attributes["bits"].as_int(), node.attributes["group"].as_int()
-        given = node.attributes.get("minima")
+    def _form(self, node: ir.Node, prefix: str = "") -> tuple[str, dict[str, int]]:
+        bits, group = node.attributes[f"{prefix}bits"].as_int(), node.attributes[f"{prefix}group"].as_int()
+        given = node.attributes.get(f"{prefix}minima")
         minima = given is not None and given.as_int() == 1
         return f"{bits}.{group}{'.minima' if minima else ''}", {"BITS": bits, "GROUP": group, "MINIMA": int(minima)}
 
@@ -161,7 +165,12 @@ class _Plan:
         packed = {"words": "*i32", "scales": "*fp16"}
         types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": out} | _PARTS
         types |= {"rows": "i32", "width": "i32", "columns": "i32", "block_bytes": "i32"}
-        tile, tuned = quant_matmul.quant_tile_kernel, _gated("quant_tile", activation)
+        # Groups of at least 64 columns without minima: sums are scaled instead of weights.
+        whole = numbers["GROUP"] >= 64 and not numbers["MINIMA"]
+        tile, tuned = (
+            quant_matmul.quant_tile_kernel,
+            _gated("quant_tile" if whole else "quant_tile_scaled", activation),
+        )
         self._add("quant_tile", (form, *rest), tile, types, {**numbers, **constants, "PACKED": 1}, sizes, tuned)
         types = packed | {"out": f"*{self.t}", "height": "i32", "columns": "i32", "block_bytes": "i32"}
         self._add("dequantise", (form,), quant_matmul.dequantise_kernel, types, {**numbers, "PACKED": 1}, sizes)
@@ -172,6 +181,43 @@ class _Plan:
         types |= {"columns": "i32", "block_bytes": "i32"}
         sizes = {"columns": node.attributes["columns"].as_int(), "block_bytes": 16}
         self._add("quant_gather", (form,), gather.quant_gather_kernel, types, numbers, sizes)
+
+    def _experts(self, node: ir.Node) -> None:
+        count = node.attributes["experts"].as_int()
+        hidden, inner = (node.attributes[f"{name}_columns"].as_int() for name in ("gate_up", "down"))
+        activation = node.attributes["activation"].as_string()
+        room = {"BLOCK_E": _power(count)}
+        size = str(room["BLOCK_E"])
+        pointer, aligned = f"*{self.t}", {"experts": count}
+        types = {"logits": "*fp32", "chosen": "*i32", "shares": "*fp32", "experts": "i32", "top_k": "i32"}
+        types |= {"normalise": "i32", "scale": "fp32"}
+        self._add("experts_route", (size,), experts_route.experts_route_kernel, types, room, aligned)
+        types = dict.fromkeys(("chosen", "order", "ends"), "*i32")
+        types |= dict.fromkeys(("pairs", "experts", "block"), "i32")
+        sizes = {**aligned, "block": 16}
+        self._add("experts_group", (size,), experts_route.experts_group_kernel, types, room, sizes)
+        types = {"parts": "*fp32", "shares": "*fp32", "y": pointer, "top_k": "i32", "width": "i32"}
+        self._add("experts_sum", (), experts.experts_sum_kernel, types, {}, {"width": hidden})
+        weight = node.inputs[2]
+        quantised = weight is not None and weight.dtype == ir.DataType.UINT8
+        where = {"order": "*i32", "ends": "*i32"} | dict.fromkeys(("experts", "share", "width", "columns"), "i32")
+        for prefix, width, columns, result, act in (
+            ("gate_up_", inner, hidden, pointer, activation),
+            ("down_", hidden, inner, "*fp32", "none"),
+        ):
+            constants = {**room, "ACTIVATION": ACTIVATIONS[act]}
+            sizes = {**aligned, "width": width, "columns": columns, "block_bytes": 16}
+            rest = ["same" if result == pointer else "float32", act]
+            kernel, function = "experts_tile", experts.experts_tile_kernel
+            types = {"x": pointer, "w": pointer, "y": result, **where}
+            if quantised:
+                form, numbers = self._form(node, prefix)
+                rest.insert(0, form)
+                constants |= {**numbers, "PACKED": 1}
+                kernel, function = "experts_quant_tile", experts_quant.experts_quant_tile_kernel
+                types = {"x": pointer, "words": "*i32", "scales": "*fp16", "y": result, **where}
+                types |= {"block_bytes": "i32"}
+            self._add(kernel, (size, *rest), function, types, constants, sizes, _gated(kernel, act))
 
     def _attention(self, node: ir.Node) -> None:
         def integer(name: str) -> int:

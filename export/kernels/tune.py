@@ -194,7 +194,9 @@ def sweeps(quick: bool) -> list[tuple[Sweep, list[tuple[int, int, int]]]]:
             depths = (3, 4) if quick else (2, 3, 4, 6)
             dense = _choices(rows, 0, (4,), depths, **sizes, BLOCK_K=(64, 128), PROGRAMS=programs)
             add(f"linear_tile{end}", _linear, dense, cases)
-            packed = _choices(128 if rows == 64 else rows, 0, (4, 8), (2, 3), **sizes, PROGRAMS=programs)
+            packed = _choices(
+                128 if rows == 64 else rows, 0, (4, 8), (2, 3), **sizes, DEPTH=(0,), PROGRAMS=programs
+            )
             add(f"quant_tile{end}", _quant, packed, cases)
     return found
 

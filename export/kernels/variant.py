@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 #: Triton's names of the types that activations have.
@@ -26,6 +27,12 @@ class Variant:
     aligned: frozenset[str]
     constants: Mapping[str, int]
 
+    def __reduce__(self) -> tuple[Callable[..., Variant], tuple[Any, ...]]:
+        """For another process: the function by its name, since Triton's own cannot be pickled."""
+        names = self.function.__module__, self.function.__name__
+        rest = self.key, self.kernel, *names, dict(self.types), self.aligned, dict(self.constants)
+        return _named, rest
+
     def joined(self, other: Variant) -> Variant:
         """One that serves what either serves: what only one knows to be aligned is not, and tiles hold both."""
         constants = dict(self.constants)
@@ -40,3 +47,16 @@ class Variant:
             letter = "p" if kind.startswith("*") else "f" if kind == "fp32" else "i"
             letters += letter.upper() if name in self.aligned else letter
         return letters
+
+
+def _named(
+    key: str,
+    kernel: str,
+    module: str,
+    name: str,
+    types: Mapping[str, str],
+    aligned: frozenset[str],
+    constants: Mapping[str, int],
+) -> Variant:
+    """A variant whose function is `name` of `module`."""
+    return Variant(key, kernel, getattr(import_module(module), name), types, aligned, constants)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from export.capture.captured import CapturedModel, is_head
+from export.capture.captured import CapturedModel, is_head, is_router, of_a_token
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.lowering.base import LoweredModel, Lowering
 from export.lowering.cpu import IR_VERSION
@@ -21,7 +21,7 @@ from export.passes.base import only_use, producer
 from export.quantise_cuda import CudaQuantisedWeight
 from export.recipe import Recipe, Role
 from ops.cuda_layout import BLOCK_ROWS
-from ops.errors import ConfigError, UnsupportedModel
+from ops.errors import ConfigError
 from ops.schema import DOMAIN, VERSION
 
 #: Inputs of PagedAttention that stay in float32: rotary table, norms of heads, sinks.
@@ -39,13 +39,6 @@ class CudaLowering(Lowering):
                 f"The precision {recipe.precision} is not one of a GPU.",
                 remedy="Choose bf16, fp16, int8 or int4.",
                 param="--precision",
-            )
-        if any((node.domain, node.op_type) == (DOMAIN, "Experts") for node in captured.graph):
-            raise UnsupportedModel(
-                f"Models of the family {captured.family} cannot be exported for a GPU.",
-                why="Mixtures of experts have kernels for the CPU only.",
-                remedy="Export with --target cpu and serve it on the CPU.",
-                param="--target",
             )
         model = captured.model.clone()
         model.ir_version = IR_VERSION
@@ -65,7 +58,9 @@ class CudaLowering(Lowering):
             for index, value in enumerate(node.inputs)
             if value is not None and index in _WIDE_INPUTS
         }
-        to_half(model.graph, FLOAT_TYPES[recipe.float_type], {name for name in wide if name is not None})
+        narrow = {node.outputs[0].name for node in model.graph if node.op_type == "Experts"} | writer.narrowed
+        kind = FLOAT_TYPES[recipe.float_type]
+        to_half(model.graph, kind, *({name for name in names if name is not None} for names in (wide, narrow)))
         for name, value in list(model.graph.initializers.items()):
             if name in captured.weights and value.uses():
                 store.plain(name, recipe.float_type if value.dtype != ir.DataType.FLOAT else "float32")
@@ -88,9 +83,16 @@ class _CudaWriter(StepWriter):
 
     item_bytes = 2
 
+    def __init__(self, graph: ir.Graph, store: WeightStore, recipe: Recipe) -> None:
+        super().__init__(graph, store, recipe)
+        #: Values that are made of logits and have 16 bits all the same.
+        self.narrowed: set[str | None] = set()
+
     def lower(self, node: ir.Node) -> None:
         if (node.domain, node.op_type) == (DOMAIN, "Linear"):
             self._linear(node)
+        elif (node.domain, node.op_type) == (DOMAIN, "Experts"):
+            self._experts(node)
         elif (node.domain, node.op_type) == ("", "Gather") and self.store.holds(node.inputs[0]):
             self.embedding(node)
 
@@ -98,15 +100,17 @@ class _CudaWriter(StepWriter):
         x, weight = node.inputs[:2]
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         name = str(weight.name)
-        head = is_head(node)
+        head, router = is_head(node), is_router(node)
         role: Role = "head" if head else "linear"
-        form = self.form(name, role)
+        form = self.form_if(not router, name, role)
+        if router:
+            self._narrow_parts(node)
         if bias is not None:
             self.linear_bytes += self.plain_bytes(str(bias.name))
         if form is None:
             self.linear_bytes += self.plain_bytes(name)
             inputs = [x, weight, bias] if bias is not None else [x, weight]
-            self.replace(node, ir.Node(DOMAIN, "Logits" if head else "Linear", inputs))
+            self.replace(node, ir.Node(DOMAIN, "Logits" if head or router else "Linear", inputs))
             return
         quantised = self.quantise(name, role, form)
         self.linear_bytes += quantised.nbytes
@@ -115,6 +119,39 @@ class _CudaWriter(StepWriter):
             packed += [None, bias]
         kind = "QuantLogits" if head else "QuantMatMul"
         self.replace(node, ir.Node(DOMAIN, kind, packed, quantised_attributes(quantised)))
+
+    def _narrow_parts(self, router: ir.Node) -> None:
+        """A router gives float32; what else is multiplied with it goes on in 16 bits."""
+        for split in [use.node for use in router.outputs[0].uses()]:
+            for part in split.outputs if split.op_type == "Split" else ():
+                readers = [use for use in part.uses() if use.node.op_type != "Experts"]
+                if readers:
+                    cast = ir.Node("", "Cast", [part], [ir.AttrInt64("to", ir.DataType.FLOAT)])
+                    cast.outputs[0].name = f"{part.name}.narrow"
+                    cast.outputs[0].type, cast.outputs[0].shape = part.type, part.shape
+                    for reader, index in readers:
+                        reader.replace_input_with(index, cast.outputs[0])
+                    self.graph.insert_after(split, cast)
+                    self.narrowed.add(cast.outputs[0].name)
+
+    def _experts(self, node: ir.Node) -> None:
+        """Both weights in integers where gate, up and down of one expert are whole blocks, else both in 16 bits."""
+        experts = node.attributes["experts"].as_int()
+        names = [str(weight.name) for weight in node.inputs[2:4] if weight is not None]
+        heights = [self.store.source(name).shape[0] // experts for name in names]
+        whole = heights[0] % (2 * BLOCK_ROWS) == 0 and heights[1] % BLOCK_ROWS == 0
+        forms = [self.form_if(whole, name, "linear") for name in names]
+        chosen = [form for form in forms if form is not None]
+        if len(chosen) < len(forms):
+            self.linear_bytes += sum(of_a_token(node, self.plain_bytes(name)) for name in names)
+            return
+        inputs, attributes = list(node.inputs[:2]), dict(node.attributes)
+        for prefix, name, form in zip(("gate_up_", "down_"), names, chosen, strict=True):
+            quantised = self.quantise(name, "linear", form)
+            inputs.append(self.store.packed(name, quantised))
+            attributes |= {one.name: one for one in quantised_attributes(quantised, prefix)}
+            self.linear_bytes += of_a_token(node, quantised.nbytes)
+        self.replace(node, ir.Node(DOMAIN, "Experts", inputs, attributes.values()))
 
 
 def _fuse_activation(graph: ir.Graph, node: ir.Node) -> None:

@@ -8,8 +8,9 @@ _LOGITS = ("Logits", "QuantLogits")
 _FLOAT = ir.DataType.FLOAT
 
 
-def to_half(graph: ir.Graph, dtype: ir.DataType, wide: set[str]) -> None:
-    """Change the type of every float32 value but those named in `wide`, of logits, and of what is made of them.
+def to_half(graph: ir.Graph, dtype: ir.DataType, wide: set[str], narrow: set[str]) -> None:
+    """Change the type of every float32 value but those named in `wide`, of logits, and of what is made of them up
+    to the values named in `narrow`.
 
     Constants are rounded to the type; one that float32 and 16-bit nodes both read is kept in both.
     """
@@ -19,6 +20,7 @@ def to_half(graph: ir.Graph, dtype: ir.DataType, wide: set[str]) -> None:
     late: set[ir.Value] = set()
     for node in graph:
         after = node.op_type in _LOGITS or any(value in late for value in node.inputs if value is not None)
+        after = after and not any(output.name in narrow for output in node.outputs)
         for output in node.outputs:
             if after:
                 late.add(output)

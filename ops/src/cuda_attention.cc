@@ -5,14 +5,6 @@
 namespace ortolan::cuda {
 namespace {
 
-constexpr int64_t kAlignment = 256;
-
-int32_t small(int64_t value) { return static_cast<int32_t>(value); }
-
-int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
-
-int64_t room(int64_t bytes) { return up(bytes, kAlignment) * kAlignment; }
-
 void expect(const Call& call, const Tensor& tensor, const char* name, const Shape& shape) {
   if (tensor.shape == shape) return;
   call.refuse(std::string("input ") + name + " has shape " + shape_text(tensor.shape) +
@@ -150,9 +142,10 @@ std::string PagedAttention::heads_key(const Inputs& in) const {
 void PagedAttention::prepare(const Inputs& in, Stream stream, void* turned) const {
   const std::string key = std::to_string(attributes_.heads) + "." + std::to_string(attributes_.kv_heads) + "." +
                           std::to_string(in.head_dim) + "." + std::to_string(in.value_dim) + heads_key(in);
-  session_.device.launch(session_.device.find(session_.key("attention_prepare", key)), stream,
-                         {in.tokens - in.decodes, attributes_.heads + 2 * int64_t{attributes_.kv_heads}}, in.q, in.k,
-                         in.v, turned, in.k_cache.data, in.v_cache.data, in.slot_mapping.data, in.positions.data,
+  const Kernel& kernel = session_.device.find(session_.key("attention_prepare", key));
+  const int64_t chunk = kernel.constant("CHUNK");
+  const int64_t chunks = up(attributes_.heads, chunk) + up(attributes_.kv_heads, chunk);
+  session_.device.launch(kernel, stream, {in.tokens - in.decodes, chunks}, in.q, in.k, in.v, turned, in.k_cache.data, in.v_cache.data, in.slot_mapping.data, in.positions.data,
                          in.rope_table.data, in.q_norm.data, in.k_norm.data, small(in.q_stride), small(in.k_stride),
                          small(in.v_stride), attributes_.norm_epsilon, small(in.decodes));
 }

@@ -7,6 +7,7 @@
 
 #include "cuda_attention.h"
 #include "cuda_elementwise.h"
+#include "cuda_experts.h"
 #include "cuda_linear.h"
 
 namespace ortolan::cuda {
@@ -27,11 +28,14 @@ class Domain {
         quant_matmul_(table, session_),
         quant_logits_(table, session_),
         quant_gather_(table, session_),
+        experts_(table, session_),
+        quant_experts_(table, session_),
         paged_attention_(table, session_) {
     const Api api(table);
     api.call("ai.ortolan: creating the domain", abi::kCreateCustomOpDomain, kDomainName, &domain_);
-    const OrtCustomOp* ops[] = {&rms_norm_,     &add_rms_norm_, &gated_activation_, &linear_,         &logits_,
-                                &quant_matmul_, &quant_logits_, &quant_gather_,     &paged_attention_};
+    const OrtCustomOp* ops[] = {&rms_norm_,     &add_rms_norm_, &gated_activation_, &linear_,
+                                &logits_,       &quant_matmul_, &quant_logits_,     &quant_gather_,
+                                &experts_,      &quant_experts_, &paged_attention_};
     for (const OrtCustomOp* op : ops)
       api.call("ai.ortolan: adding an operator", abi::kCustomOpDomainAdd, domain_, op);
   }
@@ -48,6 +52,8 @@ class Domain {
   Op<QuantMatMul<false>> quant_matmul_;
   Op<QuantMatMul<true>> quant_logits_;
   Op<QuantGather> quant_gather_;
+  Op<Experts<false>> experts_;
+  Op<Experts<true>> quant_experts_;
   Op<PagedAttention> paged_attention_;
   OrtCustomOpDomain* domain_ = nullptr;
 };

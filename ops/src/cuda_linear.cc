@@ -15,10 +15,6 @@ constexpr int64_t kQuantTileRows = 128;
 constexpr int64_t kBlockRows = 64;
 constexpr int64_t kStepWords = 32;
 
-int32_t small(int64_t value) { return static_cast<int32_t>(value); }
-
-int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
-
 // The rest of a kernel's key: the type of its result, bias or not, activation.
 std::string flags(bool logits, bool bias, const std::string& activation) {
   return std::string(logits ? "float32" : "same") + "/" + (bias ? "bias" : "plain") + "/" + activation;
@@ -181,8 +177,8 @@ void QuantMatMul<kLogits>::compute(const Call& call) const {
     session_.device.launch(kernel, stream, tiles.grid, x.data, w.data, w.data, bias.data, y.data, tiles.partial,
                            tiles.counters, small(shape.rows), small(shape.width), columns, block_bytes);
   } else {
-    const size_t product = activation_ == "none" ? 0 : static_cast<size_t>(up(shape.rows * shape.height * 2, 256)) * 256;
-    char* scratch = session_.device.scratch(product + static_cast<size_t>(shape.height * shape.columns) * 2);
+    const int64_t product = activation_ == "none" ? 0 : room(shape.rows * shape.height * 2);
+    char* scratch = session_.device.scratch(static_cast<size_t>(product + shape.height * shape.columns * 2));
     const Kernel& kernel = session_.device.find(session_.key("dequantise", form_.key()));
     void* plain = scratch + product;
     session_.device.launch(kernel, stream, {up(shape.height, kBlockRows), form_.steps()}, w.data, w.data, plain,

@@ -8,6 +8,15 @@
 
 namespace ortolan::cuda {
 
+// An argument of a kernel.
+inline int32_t small(int64_t value) { return static_cast<int32_t>(value); }
+
+// How many units hold a value.
+inline int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
+
+// Bytes of scratch memory that take what follows to where any type may lie.
+inline int64_t room(int64_t bytes) { return up(bytes, 256) * 256; }
+
 struct Session {
   Device& device;
   abi::ElementType type;

@@ -23,6 +23,8 @@ class Routing {
 
   int64_t experts() const { return experts_; }
   int64_t top_k() const { return top_k_; }
+  bool normalise() const { return normalise_; }
+  float scale() const { return scale_; }
   // Routes rows by their logits [rows, experts]. Of equal logits the expert of the lower number comes first.
   RoutedRows route(const Call& call, const float* logits, int64_t rows) const;
 

@@ -89,9 +89,9 @@ def attention_decode_kernel(
     if HAS_WINDOW:
         oldest = tl.maximum(length - window, 0)
     span = length - oldest
-    # Keys of one piece: PIECE, or more where PIECES of them would not cover the span.
-    least = (span + PIECES - 1) // PIECES
-    size = tl.maximum(PIECE, (least + BLOCK_N - 1) // BLOCK_N * BLOCK_N)
+    # As many pieces as PIECE keys each would take, at most PIECES, and all of about one size.
+    count = tl.maximum(tl.minimum((span + PIECE - 1) // PIECE, PIECES), 1)
+    size = tl.maximum((span + count * BLOCK_N - 1) // (count * BLOCK_N), 1) * BLOCK_N
     begin = oldest + piece * size
     end = tl.minimum(begin + size, length)
     group = tl.arange(0, BLOCK_H)
@@ -102,10 +102,11 @@ def attention_decode_kernel(
     out_at = out + rows[:, None] * VALUE_DIM + value_dim[None, :]
     out_mask = row_inside[:, None] & (value_dim < VALUE_DIM)[None, :]
     table = block_tables + sequence * table_width
+    if (begin >= end) & (piece > 0):
+        return  # a captured grid has room for the longest context
     wait_for_previous(DEPENDENT)
     if begin >= end:
-        if piece == 0:
-            tl.store(out_at, tl.zeros([BLOCK_H, BLOCK_V], out.dtype.element_ty), mask=out_mask)
+        tl.store(out_at, tl.zeros([BLOCK_H, BLOCK_V], out.dtype.element_ty), mask=out_mask)
         return
     query = turned_heads(
         q + sequence * q_stride + heads * HEAD_DIM,

@@ -39,39 +39,41 @@ def attention_prepare_kernel(
     HAS_K_NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
-    """One head of one token: queries go to `turned` [T, HEADS, HEAD_DIM], keys and values to the cache.
+    """CHUNK heads of one token: queries go to `turned` [T, HEADS, HEAD_DIM], keys and values to the cache.
 
-    Grid (T - first, HEADS + 2 * KV_HEADS), tokens from number `first` on; BLOCK_D >= HEAD_DIM, VALUE_DIM. A slot of
-    -1 writes nothing to the cache.
+    Grid (T - first, ceil(HEADS / CHUNK) + ceil(KV_HEADS / CHUNK)), tokens from number `first` on; BLOCK_D >=
+    HEAD_DIM, VALUE_DIM. A slot of -1 writes nothing to the cache.
     """
     let_next_start(DEPENDENT)
     wait_for_previous(DEPENDENT)
-    token, head = (tl.program_id(0) + first).to(tl.int64), tl.program_id(1)
-    dim = tl.arange(0, BLOCK_D)
+    token, chunk = (tl.program_id(0) + first).to(tl.int64), tl.program_id(1)
+    dim = tl.arange(0, BLOCK_D)[None, :]
     slot = tl.load(slot_mapping + token).to(tl.int64)
     row = rope_table
     if ROTARY > 0:
         row = rope_table + tl.load(positions + token) * ROTARY
-    one = tl.arange(0, 1)
-    if head < HEADS:
-        source = q + token * q_stride + head * HEAD_DIM + one
+    CHUNKS: tl.constexpr = (HEADS + CHUNK - 1) // CHUNK
+    if chunk < CHUNKS:
+        head = chunk * CHUNK + tl.arange(0, CHUNK)
+        source = q + token * q_stride + head * HEAD_DIM
+        inside = head < HEADS
         value = turned_heads(
-            source, one == 0, q_norm, norm_epsilon, row, HEAD_DIM, ROTARY, INTERLEAVED, HAS_Q_NORM, BLOCK_D
+            source, inside, q_norm, norm_epsilon, row, HEAD_DIM, ROTARY, INTERLEAVED, HAS_Q_NORM, BLOCK_D
         )
-        target = turned + (token * HEADS + head) * HEAD_DIM
-        tl.store(target + dim[None, :], value.to(turned.dtype.element_ty), mask=(dim < HEAD_DIM)[None, :])
+        target = turned + (token * HEADS + head)[:, None] * HEAD_DIM + dim
+        tl.store(target, value.to(turned.dtype.element_ty), mask=inside[:, None] & (dim < HEAD_DIM))
     elif slot >= 0:
-        own = head - HEADS
-        if own < KV_HEADS:
-            source = k + token * k_stride + own * HEAD_DIM + one
-            value = turned_heads(
-                source, one == 0, k_norm, norm_epsilon, row, HEAD_DIM, ROTARY, INTERLEAVED, HAS_K_NORM, BLOCK_D
-            )
-            target = k_cache + (slot * KV_HEADS + own) * HEAD_DIM
-            tl.store(target + dim[None, :], value.to(k_cache.dtype.element_ty), mask=(dim < HEAD_DIM)[None, :])
-        else:
-            own -= KV_HEADS
-            inside = dim < VALUE_DIM
-            plain = tl.load(v + token * v_stride + own * VALUE_DIM + dim, mask=inside, other=0.0)
-            tl.store(v_cache + (slot * KV_HEADS + own) * VALUE_DIM + dim, plain, mask=inside)
+        own = (chunk - CHUNKS) * CHUNK + tl.arange(0, CHUNK)
+        source = k + token * k_stride + own * HEAD_DIM
+        inside = own < KV_HEADS
+        value = turned_heads(
+            source, inside, k_norm, norm_epsilon, row, HEAD_DIM, ROTARY, INTERLEAVED, HAS_K_NORM, BLOCK_D
+        )
+        place = (slot * KV_HEADS + own)[:, None]
+        target = k_cache + place * HEAD_DIM + dim
+        tl.store(target, value.to(k_cache.dtype.element_ty), mask=inside[:, None] & (dim < HEAD_DIM))
+        known = inside[:, None] & (dim < VALUE_DIM)
+        plain = tl.load(v + token * v_stride + own[:, None] * VALUE_DIM + dim, mask=known, other=0.0)
+        tl.store(v_cache + place * VALUE_DIM + dim, plain, mask=known)

@@ -12,15 +12,20 @@ STEP = tl.constexpr(2048)
 
 
 @triton.jit
-def step_words(words, step, block_bytes, block, inside, BLOCKS: tl.constexpr):
-    """int32 [64 * BLOCKS, 32]: the words of one step of the blocks `block` [BLOCKS], zero outside.
+def turned_words(found, BLOCKS: tl.constexpr):
+    """int32 [64 * BLOCKS, 32] from a step's words [BLOCKS, 2048] as they lie.
 
-    They are read as they lie and only then turned, which moves nothing: each thread has its fragment.
+    To turn them moves nothing: each thread has read its fragment.
     """
-    start = words + block.to(tl.int64)[:, None] * (block_bytes // 4) + step * STEP
-    found = tl.load(start + tl.arange(0, STEP)[None, :], mask=inside[:, None], other=0)
     found = tl.reshape(found, [BLOCKS, 4, 4, 8, 4, 2, 2])
     return tl.reshape(tl.permute(found, (0, 2, 6, 3, 1, 5, 4)), [BLOCKS * ROWS, WORDS])
+
+
+@triton.jit
+def step_words(words, step, block_bytes, block, inside, BLOCKS: tl.constexpr):
+    """int32 [64 * BLOCKS, 32]: the words of one step of the blocks `block` [BLOCKS], zero outside."""
+    start = words + block.to(tl.int64)[:, None] * (block_bytes // 4) + step * STEP
+    return turned_words(tl.load(start + tl.arange(0, STEP)[None, :], mask=inside[:, None], other=0), BLOCKS)
 
 
 @triton.jit

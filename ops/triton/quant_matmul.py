@@ -2,7 +2,8 @@
 
 Few rows of x go through the tensor cores: codes become fragments in registers by two operations a pair, programs
 split the columns. Where a tile's columns lie within one group, products are of plain codes and their sums are
-scaled, else weights are scaled first. More rows: `dequantise_kernel`, then cuBLAS.
+scaled, else weights are scaled first. Up to eight rows have a way of their own (`ops.triton.quant_few`). More rows
+than the tuning table serves: `dequantise_kernel`, then cuBLAS.
 """
 
 from __future__ import annotations
@@ -13,19 +14,10 @@ import triton.language as tl
 from ops.triton.dependent import fetch, let_next_start, wait_for_previous
 from ops.triton.few_rows import add_parts, part_of
 from ops.triton.fragments import ROWS, STEP, WORDS, pair_weights, scales_at, step_words
+from ops.triton.quant_few import group_scales, quant_few_rows
 
 #: Steps of codes that are asked for while the kernel before ends.
 AHEAD = tl.constexpr(3)
-
-
-@triton.jit
-def _group_scales(side, step, count, GROUPS: tl.constexpr):
-    """The scales of a step's groups, a vector each; those after the last step are not asked for."""
-    first = side + tl.minimum(step, count - 1) * (GROUPS * ROWS)
-    found = (tl.load(first),)
-    for group in tl.static_range(1, GROUPS):
-        found = found + (tl.load(first + group * ROWS),)  # noqa: RUF005  (Triton knows no unpacking)
-    return found
 
 
 @triton.jit
@@ -43,7 +35,7 @@ def _group_weights(words, NUMBER: tl.constexpr, BITS: tl.constexpr, GROUP: tl.co
 
 
 @triton.jit
-def _scaled_weights(
+def scaled_weights(
     words,
     side,
     group,
@@ -74,7 +66,7 @@ def _fetch_step(words, step, block_bytes, block, inside, DEPENDENT: tl.constexpr
 
 
 @triton.jit
-def quant_tile_kernel(
+def _staged_rows(
     x,
     words,
     scales,
@@ -97,11 +89,7 @@ def quant_tile_kernel(
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """x [rows, columns], y [rows, width]; `words` and `scales` are the same address; see `add_parts` for the rest.
-
-    Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each of `width`
-    rows, a multiple of 64.
-    """
+    """What `quant_tile_kernel` does, codes and x in STAGES steps of shared memory."""
     let_next_start(DEPENDENT)
     BLOCKS: tl.constexpr = BLOCK_N // ROWS
     COLUMNS: tl.constexpr = WORDS * 32 // BITS
@@ -119,9 +107,9 @@ def quant_tile_kernel(
     upper = side + beyond.to(tl.int64) * (block_bytes // 2)
     own, other = (side,), (side,)
     if WHOLE:
-        own = _group_scales(side, first, steps, GROUPS)
+        own = group_scales(side, first, steps, GROUPS)
         if ACTIVATION != 0:
-            other = _group_scales(upper, first, steps, GROUPS)
+            other = group_scales(upper, first, steps, GROUPS)
     for step in tl.static_range(AHEAD):
         _fetch_step(words, tl.minimum(first + step, last - 1), block_bytes, block, inside, DEPENDENT)
         if ACTIVATION != 0:
@@ -135,9 +123,9 @@ def quant_tile_kernel(
     for step in tl.range(first, last, num_stages=STAGES):
         # Scales are asked for a step ahead: nothing else hides how long they take.
         if WHOLE:
-            next_own = _group_scales(side, step + 1, steps, GROUPS)
+            next_own = group_scales(side, step + 1, steps, GROUPS)
             if ACTIVATION != 0:
-                next_other = _group_scales(upper, step + 1, steps, GROUPS)
+                next_other = group_scales(upper, step + 1, steps, GROUPS)
         start = step * COLUMNS
         code = step_words(words, step, block_bytes, block, inside, BLOCKS)
         if ACTIVATION != 0:
@@ -156,16 +144,95 @@ def quant_tile_kernel(
                 k = start + pair * 64 + tl.arange(0, 64)
                 group = (start + pair * 64) // GROUP
                 right = tl.load(x_at + k[:, None], mask=x_inside & (k < columns)[:, None], other=0.0)
-                left = _scaled_weights(code, side, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
+                left = scaled_weights(code, side, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
                 out = tl.dot(left, right, out)
                 if ACTIVATION != 0:
-                    left = _scaled_weights(code2, upper, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
+                    left = scaled_weights(code2, upper, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
                     up = tl.dot(left, right, up)
         if WHOLE:
             own = next_own
             if ACTIVATION != 0:
                 other = next_other
     add_parts(out, up, partial, counters, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def quant_tile_kernel(
+    x,
+    words,
+    scales,
+    bias,
+    y,
+    partial,
+    counters,
+    rows,
+    width,
+    columns,
+    block_bytes,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    MINIMA: tl.constexpr,
+    PACKED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """x [rows, columns], y [rows, width]; `words` and `scales` are the same address; see `add_parts` for the rest.
+
+    Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each of `width`
+    rows, a multiple of 64. DEPTH: 0, or the steps that words are ahead in registers (`ops.triton.quant_few`).
+    """
+    if DEPTH > 0:
+        quant_few_rows(
+            x,
+            words,
+            scales,
+            bias,
+            y,
+            partial,
+            counters,
+            rows,
+            width,
+            columns,
+            block_bytes,
+            BITS,
+            GROUP,
+            PACKED,
+            HAS_BIAS,
+            ACTIVATION,
+            DEPENDENT,
+            BLOCK_M,
+            BLOCK_N,
+            DEPTH,
+        )
+    else:
+        _staged_rows(
+            x,
+            words,
+            scales,
+            bias,
+            y,
+            partial,
+            counters,
+            rows,
+            width,
+            columns,
+            block_bytes,
+            BITS,
+            GROUP,
+            MINIMA,
+            PACKED,
+            HAS_BIAS,
+            ACTIVATION,
+            DEPENDENT,
+            BLOCK_M,
+            BLOCK_N,
+            STAGES,
+        )
 
 
 @triton.jit
@@ -195,6 +262,6 @@ def dequantise_kernel(
     for pair in tl.static_range(16 // BITS):
         column = step * COLUMNS + pair * 64 + tl.arange(0, 64)
         group = (step * COLUMNS + pair * 64) // GROUP
-        weights = _scaled_weights(code, side, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
+        weights = scaled_weights(code, side, group, least_at, pair, BITS, GROUP, MINIMA, PACKED)
         target = out + row.to(tl.int64)[:, None] * columns + column[None, :]
         tl.store(target, weights, mask=(row < height)[:, None] & (column < columns)[None, :])

@@ -17,7 +17,7 @@ from rtcore.config import EngineConfig
 from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
 from rtcore.executor.cuda_buckets import bucket_for, bucket_sizes
 from rtcore.executor.cuda_inputs import StepPlaces
-from rtcore.executor.cuda_kernels import load_kernels
+from rtcore.executor.cuda_kernels import load_kernels, of_bundle
 from rtcore.executor.cuda_memory import Array, DeviceCache, Layout, choose_blocks
 from rtcore.executor.cuda_sample import CudaSampler
 from rtcore.executor.cuda_session import CudaSession, import_runtime
@@ -71,6 +71,9 @@ def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CudaExecutor
         activations = variant.cache_tensors[0].dtype
         session = CudaSession(runtime, bundle, variant, device, activations)
         return CudaExecutor(device, session, bundle, variant, config)
+    except EngineError as error:
+        device.close()
+        raise of_bundle(error, variant) from error
     except BaseException:
         device.close()
         raise

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from ops.cuda import CudaDevice, Kernel
-from ops.errors import BundleDamaged, WrongTarget
+from ops.errors import BundleDamaged, EngineError, OrtolanError, WrongTarget
 from rtcore.bundle import Bundle
 from rtcore.kernels import KernelSet, folder_of, index_of
 from rtcore.manifest import Variant
@@ -71,3 +71,17 @@ def load_kernels(bundle: Bundle, variant: Variant, device: CudaDevice) -> str:
             )
         )
     return chosen
+
+
+def of_bundle(error: EngineError, variant: Variant) -> OrtolanError:
+    """What a failure of the first steps says of the bundle: BundleDamaged where an operator asks for another
+    export, because kernels or weights are not what this version launches; else the error itself.
+    """
+    if "xport the model anew" not in error.why:
+        return error
+    return BundleDamaged(
+        f"The kernels of {variant.step} and this version of Ortolan do not fit.",
+        why=error.why,
+        remedy="Export the model anew with this version.",
+        param=variant.step,
+    )

@@ -95,17 +95,21 @@ def test_a_filled_skeleton_equals_a_direct_export(mixtral: Path, bundle: Path, t
     assert weights and filled == weights
 
 
-def test_a_gpu_is_refused_with_the_remedy(
-    mixtral: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "out"
-    assert run("export", mixtral, "--out", target, "--precision", "int8", "--target", "cuda:90") != 0
-    said = capsys.readouterr().err
-    assert "experts" in said and "--target cpu" in said
-    assert not target.exists() and list(tmp_path.iterdir()) == []
-    with pytest.raises(UnsupportedModel, match="GPU"):
-        chosen = case("mixtral")
-        lower(chosen.captured, recipe_for("bf16"), chosen.captured.reader(chosen.checkpoint), "cuda")
+def test_a_gpus_router_stays_in_float32_and_all_else_has_16_bits() -> None:
+    """With the gate of the expert for all tokens, which is multiplied together with the router."""
+    recipe = recipe_for("bf16").for_target("cuda")
+    assert recipe is not None
+    chosen = case("qwen2_moe")
+    graph = lower(chosen.captured, recipe, chosen.captured.reader(chosen.checkpoint), "cuda").step.graph
+    (experts,) = (node for node in graph if node.op_type == "Experts")
+    wide = {value.name for node in graph for value in node.outputs if value.dtype == ir.DataType.FLOAT}
+    logits = experts.inputs[1]
+    assert logits is not None and logits.dtype == ir.DataType.FLOAT
+    router = logits.producer()
+    assert router is not None
+    between = {value.name for node in (router, *router.predecessors()) for value in node.outputs}
+    assert wide <= between | {value.name for value in graph.outputs}
+    assert experts.outputs[0].dtype == ir.DataType.BFLOAT16
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])

@@ -130,8 +130,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "olmoe": _config("olmoe", num_hidden_layers=1, num_experts=8, num_experts_per_tok=3, hidden_act="gelu"),
 }
 
+CONFIGS["qwen3_moe_whole_blocks"] = CONFIGS["qwen3_moe"] | {"moe_intermediate_size": 64}
+
 #: Further forms of families that the other entries cover.
-VARIANTS = ("llama_biases_wide_heads_llama3_rope", "gpt_neox_sequential")
+VARIANTS = ("llama_biases_wide_heads_llama3_rope", "gpt_neox_sequential", "qwen3_moe_whole_blocks")
 
 
 def random_model(config: dict[str, Any], seed: int = 3) -> PreTrainedModel:

@@ -263,9 +263,9 @@ class EngineMachine(RuleBasedStateMachine):
         ]
         assert (result.outcome is Outcome.UNSERVICEABLE) == bool(failed)
         live = [name for name in self.requests if not self.ended(name)]
-        assert self.engine.has_work == bool(live)
+        assert self.engine.has_work == (bool(live) or self.engine._overlap.flying)
         if result.outcome is Outcome.NO_WORK:
-            assert not live
+            assert not self.engine.has_work and not any(delta.token_ids for delta in result.deltas)
         for name in self.requests:
             self.check(name)
         return result.outcome

@@ -121,6 +121,35 @@ def test_a_request_that_comes_meanwhile_starts_in_the_next_step() -> None:
     assert tokens_of(drain(engine, deltas)["b"]) == tokens_of(drain(alone)["b"])
 
 
+def test_a_step_that_only_ends_what_was_in_flight_is_committed() -> None:
+    engine = fake_engine(LateExecutor())
+    engine.submit(request("a", max_tokens=1))
+    results = [engine.step(), engine.step()]
+    assert [result.outcome for result in results] == [Outcome.COMMITTED] * 2
+    assert [delta.finish_reason for delta in results[1].deltas] == ["length"]
+    assert not engine.has_work and engine.step().outcome is Outcome.NO_WORK
+
+
+def test_what_is_in_flight_for_nobody_is_work_until_it_has_landed() -> None:
+    runs: list[int] = []
+
+    def fault(inputs: StepInputs) -> Exception | None:
+        runs.append(1)
+        return EngineDied("gone") if len(runs) == 4 else None
+
+    engine = fake_engine(LateExecutor(fault=fault))
+    engine.submit(request("a", max_tokens=30))
+    for _ in range(4):
+        engine.step()
+    engine.cancel("a")
+    assert engine.has_work
+    outcomes = []
+    while engine.has_work:
+        outcomes.append(engine.step().outcome)
+    # A death that nobody waits for is noticed all the same.
+    assert outcomes == [Outcome.FATAL]
+
+
 def test_a_cancelled_request_gives_its_blocks_back_at_once() -> None:
     engine = fake_engine(LateExecutor(), prefix_cache=False)
     engine.submit(request("a", max_tokens=50))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
 import msgspec
 import pytest
 
@@ -18,16 +21,19 @@ from export.kernels.architecture import DEFAULT, architecture
 from export.kernels.compile import compile_variant
 from export.kernels.pack import pack
 from export.kernels.plan import variants_of
+from export.kernels.side_by_side import compile_all
 from export.kernels.variant import Variant
 from export.lowering import LoweredModel, lower
 from export.recipe import recipe_for
 from ops.errors import ConfigError, KernelError
 from rtcore.kernels import KernelSet
+from rtcore.machine import available_cores
 from tests.export.cases import case
+from tests.export.kernels.first_choice import compile_first
 
 pytestmark = pytest.mark.export
 
-NAMES = ["llama", "qwen2", "gemma2", "gpt2", "gpt_neox", "olmo2"]
+NAMES = ["llama", "qwen2", "gemma2", "gpt2", "gpt_neox", "olmo2", "mixtral", "qwen2_moe"]
 
 
 def lowered(name: str, precision: str) -> LoweredModel:
@@ -82,9 +88,20 @@ def test_a_llamas_kernels() -> None:
 def test_quantised_kernels_name_their_form() -> None:
     found = variants("llama", "int4")
     assert "quant_tile/float16/4.32/same/plain/silu" in found
-    assert found["quant_tile/float16/4.32/same/plain/silu"].kernel == "quant_tile_gated"
+    assert found["quant_tile/float16/4.32/same/plain/silu"].kernel == "quant_tile_scaled_gated"
     assert "quant_tile/float16/8.32/float32/plain/none" in found
     assert {"dequantise/float16/4.32", "quant_gather/float16/8.32"} <= set(found)
+
+
+def test_experts_kernels_are_of_one_weight_type() -> None:
+    found = variants("mixtral", "bf16")
+    assert {"experts_route/bfloat16/16", "experts_group/bfloat16/16", "experts_sum/bfloat16"} <= set(found)
+    assert {"experts_tile/bfloat16/16/same/silu", "experts_tile/bfloat16/16/float32/none"} <= set(found)
+    found = variants("qwen3_moe_whole_blocks", "int4")
+    assert "experts_quant_tile/float16/16/4.32/same/silu" in found
+    assert "experts_quant_tile/float16/16/4.32/float32/none" in found
+    assert not any(key.startswith("experts_tile") for key in found)
+    assert any(key.startswith("experts_tile") for key in variants("qwen3_moe", "int4")), "no whole blocks"
 
 
 def test_a_width_that_is_no_multiple_of_16_is_not_compiled_as_one() -> None:
@@ -108,7 +125,9 @@ def test_an_unknown_architecture_is_refused_with_those_there_are() -> None:
 
 def test_packed_kernels_come_with_their_index() -> None:
     chosen = variants("llama", "bf16")
-    files = dict(pack([chosen["sample_feed"], chosen["rms_norm/bfloat16"]], architecture("90")))
+    sm_90 = architecture("90")
+    kernels = [compile_variant(chosen[key], sm_90) for key in ("sample_feed", "rms_norm/bfloat16")]
+    files = dict(pack(sm_90, kernels))
     index = msgspec.json.decode(files["kernels/sm_90/kernels.json"], type=KernelSet)
     assert [record.key for record in index.kernels] == ["sample_feed", "rms_norm/bfloat16"]
     for record in index.kernels:
@@ -125,15 +144,32 @@ def test_what_does_not_compile_is_named() -> None:
         compile_variant(broken, architecture("90"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", [*map(str, DEFAULT), "gfx942"])
-def test_every_kernel_compiles_for_every_architecture(target: str) -> None:
+def one_of_each() -> list[Variant]:
+    """A variant of every kernel that a graph may ask for."""
     chosen = variants("llama", "int8") | variants("qwen2", "bf16") | variants("gemma2", "fp16")
+    chosen |= variants("mixtral", "bf16") | variants("qwen3_moe_whole_blocks", "int4")
     kernels: dict[str, Variant] = {}
     for variant in chosen.values():
         kernels.setdefault(variant.kernel, variant)
-    assert len(kernels) >= 17
-    for variant in kernels.values():
-        for compiled in compile_variant(variant, architecture(target)):
+    assert len(kernels) >= 22
+    return list(kernels.values())
+
+
+@pytest.mark.slow
+def test_every_operator_compiles_for_every_architecture() -> None:
+    """One size of tiles of each kernel, in processes: a minute and a half on two cores where nothing is kept."""
+    tasks = [(variant, target) for target in [*map(str, DEFAULT), "gfx942"] for variant in one_of_each()]
+    with ProcessPoolExecutor(available_cores(), multiprocessing.get_context("spawn")) as pool:
+        for (variant, target), (binary, over) in zip(
+            tasks, pool.map(compile_first, *zip(*tasks, strict=True)), strict=True
+        ):
+            assert binary and not over, f"{variant.key} for {target}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [*map(str, DEFAULT), "gfx942"])
+def test_every_size_of_tiles_compiles_for_every_architecture(target: str) -> None:
+    for binaries in compile_all([(variant, architecture(target)) for variant in one_of_each()]):
+        for compiled in binaries:
             assert compiled.binary
             assert compiled.shared <= architecture(target).shared_memory

@@ -29,6 +29,12 @@ def name_of(form: QuantForm) -> str:
     return f"int{form.bits}.{form.group}{'.minima' if form.minima else ''}"
 
 
+#: Words ahead in registers are for wide groups without minima.
+WAYS = [
+    (form, depth) for form in FORMS for depth in (0, 1, 2) if not depth or (form.group >= 64 and not form.minima)
+]
+
+
 def random_codes(form: QuantForm, rows: int, columns: int) -> Codes:
     random = np.random.default_rng(form.group + rows)
     groups = -(-columns // form.group)
@@ -58,14 +64,15 @@ def test_layout_gives_back_what_it_was_given(form: QuantForm, rows: int, columns
     assert (found.minima is None) == (codes.minima is None)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=name_of)
+@pytest.mark.parametrize(("form", "depth"), WAYS, ids=[f"{name_of(form)}-ahead{depth}" for form, depth in WAYS])
 @pytest.mark.parametrize(
     ("rows", "width", "columns", "parts"), [(1, 24, 128, 1), (1, 21, 700, 3), (3, 130, 200, 1), (17, 64, 600, 2)]
 )
 @pytest.mark.parametrize("gated", [False, True])
 def test_quant_matmul(
-    device: str, form: QuantForm, rows: int, width: int, columns: int, parts: int, gated: bool
+    device: str, form: QuantForm, depth: int, rows: int, width: int, columns: int, parts: int, gated: bool
 ) -> None:
+    block_m = 8 if depth else 16
     if gated:
         width = -(-width // 64) * 64
     height = width * (2 if gated else 1)
@@ -76,13 +83,13 @@ def test_quant_matmul(
     y = poisoned((rows, width), device, DTYPE)
     words, scales = arguments(packed, device)
     block_n = 128 if width > 128 else 64
-    grid = (-(-width // block_n), parts, -(-rows // 16))
-    partial, counters = parts_of(grid, block_n * 16 * (2 if gated else 1), device)
+    grid = (-(-width // block_n), parts, -(-rows // block_m))
+    partial, counters = parts_of(grid, block_n * block_m * (2 if gated else 1), device)
     quant_tile_kernel[grid](
         tensor(x, device, DTYPE), words, scales, tensor(bias, device, DTYPE), y, partial, counters,
         rows, width, columns, packed.shape[1], BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima),
         PACKED=int(not INTERPRETED), HAS_BIAS=1, ACTIVATION=int(gated), DEPENDENT=0,
-        BLOCK_M=16, BLOCK_N=block_n, STAGES=2,
+        BLOCK_M=block_m, BLOCK_N=block_n, DEPTH=depth, STAGES=2,
     )  # fmt: skip
     assert not counters.any()
     weights = codes.dequantised(form.bits)[:, :columns].astype(np.float64)

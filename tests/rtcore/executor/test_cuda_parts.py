@@ -13,7 +13,7 @@ from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
 from rtcore.executor import cuda
 from rtcore.executor.cuda_buckets import bucket_for, bucket_sizes
-from rtcore.executor.cuda_kernels import choose_architecture, load_kernels
+from rtcore.executor.cuda_kernels import choose_architecture, load_kernels, of_bundle
 from rtcore.executor.cuda_memory import Layout
 from rtcore.executor.cuda_sample import _merged
 from rtcore.executor.sample_arrays import no_rows
@@ -80,6 +80,15 @@ def test_a_bundle_whose_kernels_are_gone_is_damaged(tiny_bundle: object) -> None
     with Bundle.open(str(tiny_bundle), check="sizes") as bundle, pytest.raises(BundleDamaged) as caught:
         load_kernels(bundle, variant("sm_90"), device)  # type: ignore[arg-type]
     assert index_of("sm_90") in caught.value.what
+
+
+def test_operators_that_ask_for_another_export_say_that_the_bundle_does_not_fit() -> None:
+    variant = Variant("bf16", "cuda", "graphs/bf16.cuda.step.onnx", (), (), ())
+    asked = EngineError("A step failed.", why="the bundle packs no kernel x. Export the model anew.")
+    found = of_bundle(asked, variant)
+    assert isinstance(found, BundleDamaged) and "packs no kernel x" in found.why and "anew" in found.remedy
+    other = EngineError("A step failed.", why="an illegal address")
+    assert of_bundle(other, variant) is other
 
 
 def test_a_machine_without_the_driver_is_refused_with_the_remedy() -> None:
