@@ -22,6 +22,7 @@ def check_blocks(manager: BlockManager, owners: Iterable[SequenceBlocks]) -> Non
         raise EngineError("Two sequences share a row of the block tables, or one has a row without being live.")
     for group in range(len(manager.pools)):
         _check_group(manager, owners, group)
+    manager.backlog.check(manager.live)
     _check_nodes(manager, owners)
 
 

@@ -72,15 +72,23 @@ class LinkedLists:
     def remove(self, items: Iterable[int]) -> None:
         """Take items out of their lists; nothing happens to those that are in none."""
         following, previous, lists, sizes = self._next, self._previous, self._list, self._sizes
+        # Items that stand one after the other leave together: their neighbours are joined once, at the end.
+        before = after = _ABSENT
         for item in items:
             which = lists[item]
             if which == _ABSENT:
                 continue
-            before, after = previous[item], following[item]
-            following[before] = after
-            previous[after] = before
             lists[item] = _ABSENT
             sizes[which] -= 1
+            if item != after:
+                if after != _ABSENT:
+                    following[before] = after
+                    previous[after] = before
+                before = previous[item]
+            after = following[item]
+        if after != _ABSENT:
+            following[before] = after
+            previous[after] = before
 
     def items(self, which: int) -> Iterator[int]:
         """The items of a list in order; the list must not change meanwhile."""

@@ -97,11 +97,13 @@ class ActiveSet:
             if tokens == 1 and computed % size and sequence.frontier is None and sequence.saved is None:
                 continue  # It decoded, no block became full, and no copy in host memory is spent.
             prefilled = not (tokens == 1 or work.drafts) or sequence.frontier is not None
-            complete = computed == sequence.length
-            self._blocks.commit(held(sequence), sequence.tokens[:computed], tail=prefilled and complete)
-            self._charge(sequence)
-            if sequence.saved is not None:
+            if prefilled or sequence.saved is not None:
+                complete = computed == sequence.length
+                self._blocks.commit(held(sequence), sequence.tokens[:computed], tail=prefilled and complete)
                 self.unsave(sequence)
+            else:
+                self._blocks.note(held(sequence), sequence.tokens[:computed])
+            self._charge(sequence)
             if prefilled and self._shares_prompts:
                 self._put_back(self._parking.advance(sequence))
 
@@ -147,7 +149,7 @@ class ActiveSet:
 
     def distrust(self, sequence: Sequence) -> None:
         """Cache nothing more of a running sequence: what it computed may be wrong."""
-        held(sequence).cacheable = False
+        self._blocks.distrust(held(sequence))
 
     def unsave(self, sequence: Sequence) -> None:
         """Forget the copy of a sequence's blocks in host memory."""
