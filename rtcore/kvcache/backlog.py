@@ -63,10 +63,12 @@ class Backlog:
         search comes by."""
         for blocks in live:
             size = blocks.chain.block_size
-            late = blocks.cacheable and len(blocks.computed) // size > len(blocks.nodes)
-            if late != (blocks.place is not None):
+            late = blocks.tail or len(blocks.computed) // size > len(blocks.nodes)
+            if (late and blocks.cacheable) != (blocks.place is not None):
                 raise EngineError("A sequence waits to be cached that need not, or one does not that should.")
-            if late and (self.place(blocks, blocks.computed) != blocks.place or self._at.get(blocks.place) is not blocks):
+            if blocks.place is None:
+                continue
+            if self._at.get(blocks.place) is not blocks or self.place(blocks, blocks.computed) != blocks.place:
                 raise EngineError("A sequence waits to be cached where nobody would find it.")
         if len(self._at) != sum(blocks.place is not None for blocks in live):
             raise EngineError("A sequence that is gone waits to be cached.")

@@ -251,8 +251,7 @@ class BlockManager:
         """The K and V of `tokens`, the sequence's from its start, are in its blocks.
 
         Full blocks can be shared from now on, with `tail` also the beginning of a block that is not full.
-        Blocks that no later token of the sequence sees are given back. The first `tokens` of the array must not
-        change any more.
+        Blocks that no later token of the sequence sees are given back. Nobody may change the `tokens` any more.
         """
         blocks.computed = tokens
         if blocks.cacheable:
@@ -260,12 +259,12 @@ class BlockManager:
         if self._windowed:
             self._leave_windows(blocks)
 
-    def note(self, blocks: SequenceBlocks, tokens: Int64) -> None:
-        """The same as `commit` for a sequence that decodes, in whose full blocks hardly anybody is interested:
-        they are shared no less, but what that takes is done when somebody asks for them, or when they end."""
+    def note(self, blocks: SequenceBlocks, tokens: Int64, tail: bool = False) -> None:
+        """The same as `commit` where hardly anybody will want to share, as with what a sequence decodes: it can be
+        shared no less, but what that takes is done when somebody asks for it, or when the sequence ends."""
         blocks.computed = tokens
         if blocks.cacheable:
-            self._publisher.postpone(blocks)
+            self._publisher.postpone(blocks, tail)
         if self._windowed:
             if blocks.place is not None and self._leaves_nodes(blocks):
                 self._publisher.publish(blocks)
@@ -273,7 +272,7 @@ class BlockManager:
 
     def distrust(self, blocks: SequenceBlocks) -> None:
         """Nothing of a sequence that is not in the prefix cache yet may get there: it may be wrong."""
-        blocks.cacheable = False
+        blocks.cacheable = blocks.tail = False
         self.backlog.discard(blocks)
 
     def _leaves_nodes(self, blocks: SequenceBlocks) -> bool:

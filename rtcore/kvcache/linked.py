@@ -55,6 +55,20 @@ class LinkedLists:
             item = following[item]
         return found
 
+    def pop(self, which: int, count: int) -> list[int]:
+        """Take the `count` items that were appended first out of their list; all items when there are fewer."""
+        following, lists, capacity = self._next, self._list, self._capacity
+        found: list[int] = []
+        item = following[capacity + which]
+        while len(found) < count and item < capacity:
+            found.append(item)
+            lists[item] = _ABSENT
+            item = following[item]
+        following[capacity + which] = item
+        self._previous[item] = capacity + which
+        self._sizes[which] -= len(found)
+        return found
+
     def extend(self, which: int, items: list[int]) -> None:
         """Put items that are in no list at the end of one, in their order."""
         sentinel = self._capacity + which

@@ -138,7 +138,7 @@ class PrefixCache:
         return max(0, min((computed - window + 1) // self._block_size, computed // self._block_size - 1))
 
     def settle(
-        self, namespace: Namespace, nodes: list[int], pieces: Int64, digests: list[bytes], held: Held, begin: int
+        self, namespace: Namespace, nodes: list[int], pieces: Int64, digests: list[int], held: Held, begin: int
     ) -> int:
         """Add the nodes of consecutive full blocks, from number `begin` on, to the chain `nodes`; returns how many.
 
@@ -171,17 +171,22 @@ class PrefixCache:
             place += len(added)
         return place - begin
 
-    def _new_until(self, digests: list[bytes], held: Held, begin: int) -> int:
-        """The first block from number `begin` on that has a node, or whose digest is there, or before it in the list."""
-        find, seen = self.index.find, set()
+    def _new_until(self, digests: list[int], held: Held, begin: int) -> int:
+        """The end of the blocks from number `begin` on that are new: without a node, and with a digest that neither
+        a node nor one before it has."""
+        if not self._window_idle and self.index.lacks(digests[begin:]):
+            pairs = zip(held, self.node_of, strict=True)
+            if all(node_of[block] == NONE for column, node_of in pairs for block in column[begin:]):
+                return len(digests)
+        seen: set[int] = set()
         for place in range(begin, len(digests)):
             digest = digests[place]
-            if digest in seen or find(digest) != NONE or self._own(held, place) != NONE:
+            if digest in seen or self.index.find(digest) != NONE or self._own(held, place) != NONE:
                 return place
             seen.add(digest)
         return len(digests)
 
-    def join(self, parent: int, tokens: Int64, digest: bytes, held: Held, place: int) -> int:
+    def join(self, parent: int, tokens: Int64, digest: int, held: Held, place: int) -> int:
         """The older node of the same tokens, whose blocks are to be used instead of those that are `held`.
 
         NONE if there is none, which can be because another block has the digest.
@@ -232,14 +237,14 @@ class PrefixCache:
         namespace: Namespace,
         parent: int,
         pieces: Int64,
-        digests: Sequence[bytes | None],
+        digests: Sequence[int | None],
         held: Held,
         begin: int,
     ) -> list[int]:
-        """New nodes with the blocks that are `held` from number `begin` on; fewer where there is no room for more."""
+        """New nodes with the blocks `held` from number `begin` on; fewer where there is no room for more."""
         nodes = self.index.insert(namespace, parent, pieces, digests)
         for column, own, node_of in zip(held, self.index.blocks, self.node_of, strict=True):
-            for node, block in zip(nodes, column[begin : begin + len(nodes)], strict=True):
+            for node, block in zip(nodes, column[begin:], strict=False):
                 own[node] = block
                 if block != NONE:
                     node_of[block] = node
@@ -291,7 +296,7 @@ class PrefixCache:
         """Free `count` blocks of a group; the caller has checked that as many are evictable."""
         idle = self._window_idle.get(group)
         if idle is None:
-            self._remove(self._order.oldest(count), "capacity")
+            self._forget(self._order.pop(count), "capacity")
         else:
             for node in idle.oldest(0, count):
                 self._lose(group, node, "capacity")
@@ -322,6 +327,10 @@ class PrefixCache:
     def _remove(self, nodes: list[int], cause: str) -> None:
         """Free all blocks of idle nodes, leaves first, and forget them."""
         self._order.remove(nodes)
+        self._forget(nodes, cause)
+
+    def _forget(self, nodes: list[int], cause: str) -> None:
+        """The same for nodes that are not in the order of eviction any more."""
         self._idle.remove(nodes)
         for group, pool in enumerate(self._pools):
             column, node_of = self.index.blocks[group], self.node_of[group]

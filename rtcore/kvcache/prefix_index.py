@@ -29,10 +29,11 @@ class PrefixIndex:
         self._unused: list[int] = []
         self._fresh = 0
         self._capacity = capacity
-        self._by_digest: dict[bytes, int] = {}
+        self._block_size = block_size
+        self._by_digest: dict[int, int] = {}
         # By `key_of` parent and first token.
         self._by_first: dict[int, int] = {}
-        self._digest: list[bytes | None] = []
+        self._digest = array("q", [0]) * capacity
         self._key = array("q", [0]) * capacity
         self._tokens = np.zeros((capacity, block_size), np.int32)
         self._namespaces = namespaces
@@ -55,9 +56,13 @@ class PrefixIndex:
     def namespace(self, node: int) -> Namespace:
         return self._namespaces.by_root[self._root[node]]
 
-    def find(self, digest: bytes) -> int:
+    def find(self, digest: int) -> int:
         """The full node of a digest, NONE if there is none. Its tokens may differ: see `holds`."""
         return self._by_digest.get(digest, NONE)
+
+    def lacks(self, digests: list[int]) -> bool:
+        """Whether no full node has any of the digests, all of which differ."""
+        return self._by_digest.keys().isdisjoint(digests) and len(set(digests)) == len(digests)
 
     def holds(self, node: int, parent: int, tokens: Int64) -> bool:
         """Whether a node follows `parent` and begins with `tokens`."""
@@ -85,13 +90,11 @@ class PrefixIndex:
         """The same by `key_of` both."""
         return self._by_first.get(key, NONE)
 
-    def insert(
-        self, namespace: Namespace, parent: int, pieces: Int64, digests: Sequence[bytes | None]
-    ) -> list[int]:
+    def insert(self, namespace: Namespace, parent: int, pieces: Int64, digests: Sequence[int | None]) -> list[int]:
         """New nodes without blocks, each following the one before it; fewer where there is no room for more.
 
-        pieces: int64 [nodes, tokens], which are full blocks exactly if they have a digest; of those only the last
-        may have none. The digests are new.
+        pieces: int64 [nodes, tokens], full blocks with a digest each, which are new; or one without a digest that
+        is not full.
         """
         nodes = self._allocate(len(digests))
         if not nodes:
@@ -100,7 +103,7 @@ class PrefixIndex:
         if len(nodes) == 1:
             self._tokens[nodes[0], :width] = pieces[0]
         else:
-            self._tokens[nodes, :width] = pieces[: len(nodes)]
+            self._tokens[nodes] = pieces[: len(nodes)]
         if parent >= 0:
             self.children[parent] += 1
         else:
@@ -116,8 +119,8 @@ class PrefixIndex:
             children[node] = 1
             hits[node] = 0
             filled[node] = width
-            known[node] = digest
             if digest is not None:
+                known[node] = digest
                 by_digest[digest] = node
             parent = node
         children[parent] = 0
@@ -132,15 +135,14 @@ class PrefixIndex:
         if more > 0:
             nodes += range(self._fresh, self._fresh + more)
             self._fresh += more
-            self._digest += [None] * more
         return nodes
 
-    def extend(self, node: int, tokens: Int64, digest: bytes | None) -> None:
+    def extend(self, node: int, tokens: Int64, digest: int | None) -> None:
         """Have a node hold `tokens`, which begin with those that it holds; with a digest it becomes full."""
         self._tokens[node, : len(tokens)] = tokens
         self.filled[node] = len(tokens)
-        self._digest[node] = digest
         if digest is not None:
+            self._digest[node] = digest
             self._by_digest[digest] = node
 
     def hit(self, nodes: Iterable[int]) -> None:
@@ -153,16 +155,17 @@ class PrefixIndex:
         """Forget nodes, each after all that follow it; the parents have as many children less."""
         digests, by_digest, by_first = self._digest, self._by_digest, self._by_first
         parents, children, filled, keys = self.parent, self.children, self.filled, self._key
+        size = self._block_size
         for node in nodes:
             if children[node]:
                 raise EngineError("A cached block would go before those that follow it.")
-            digest = digests[node]
-            if digest is not None:
-                del by_digest[digest]
+            if filled[node] == size:
+                del by_digest[digests[node]]
             parent = parents[node]
             key = keys[node]
-            if by_first.get(key) == node:
-                del by_first[key]
+            newest = by_first.pop(key, node)
+            if newest != node:
+                by_first[key] = newest
             if parent >= 0:
                 children[parent] -= 1
             else:

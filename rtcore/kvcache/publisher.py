@@ -29,10 +29,14 @@ class Publisher:
         self._windowed = windowed
         self.backlog = Backlog()
 
-    def postpone(self, blocks: SequenceBlocks) -> None:
-        """A sequence has computed tokens: their full blocks wait, unless there is something equal already."""
+    def postpone(self, blocks: SequenceBlocks, tail: bool = False) -> None:
+        """A sequence has computed tokens: full blocks without a node wait, with `tail` also the beginning of one
+        that is not full, unless there may be something equal already."""
         tokens = blocks.computed
-        if blocks.place is not None or len(tokens) // self._size <= len(blocks.nodes):
+        if len(tokens) - len(blocks.nodes) * self._size < (1 if tail else self._size):
+            return
+        blocks.tail |= tail
+        if blocks.place is not None:
             return
         place = self.backlog.place(blocks, tokens)
         other = self.backlog.at(place)
@@ -63,8 +67,9 @@ class Publisher:
 
     def publish(self, blocks: SequenceBlocks, tail: bool = False) -> None:
         """Make the nodes of all full blocks of a sequence, with `tail` also of the beginning of one that is not."""
-        if blocks.place is not None:
-            self.backlog.discard(blocks)
+        tail |= blocks.tail
+        blocks.tail = False
+        self.backlog.discard(blocks)
         cache, nodes, namespace, tokens = self._cache, blocks.nodes, blocks.namespace, blocks.computed
         size = self._size
         first, full = len(nodes), len(tokens) // size

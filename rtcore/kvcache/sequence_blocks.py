@@ -20,9 +20,9 @@ class SequenceBlocks:
     length: tokens that the blocks are reserved for, so count == ceil(length / block_size). starts[g]: the
     first column of group g that is still held; what lies before left the group's window. writable: tokens up
     to which the sequence may write into the blocks that it has without looking whether others share them.
-    nodes: the cached nodes of its leading full blocks. chain: the digests of its tokens. computed: its tokens, int64,
-    whose K and V are in the blocks, as far as they were noted. place: where it waits to have nodes made for more of
-    its full blocks, None if it does not.
+    nodes: the cached nodes of its leading full blocks. chain: the digests of its tokens. computed: its tokens,
+    int64, whose K and V are in the blocks, as far as was said. place: where it waits to have nodes made for more of
+    its blocks, None if it does not. tail: whether that is for the beginning of one that is not full, too.
     """
 
     row: int
@@ -36,6 +36,7 @@ class SequenceBlocks:
     cacheable: bool = True
     computed: Int64 = field(default_factory=lambda: _NOTHING)
     place: int | None = None
+    tail: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ class ActiveSet:
             Lane(1 - config.long_share, self._accounts, config.ageing),
             Lane(config.long_share, self._accounts, config.ageing),
         )
-        self.running: dict[Sequence, None] = {}
+        self.running: dict[Sequence, tuple[Work, Work]] = {}
+        """In order of their starts, each with two works of one token to be used in turn."""
         self.waiting_tokens = 0
 
     @property
@@ -73,7 +74,7 @@ class ActiveSet:
         lane = self.lane(sequence)
         lane.waiting.discard(sequence)
         lane.running[sequence] = None
-        self.running[sequence] = None
+        self.running[sequence] = (Work(sequence, 1, 0, True), Work(sequence, 1, 0, True))
         self.waiting_tokens -= sequence.length
         self._accounts.serve(sequence.tenant)
         sequence.status = Status.RUNNING
@@ -91,18 +92,20 @@ class ActiveSet:
         size = self._blocks.block_size
         for work in works:
             sequence, tokens = work.sequence, work.tokens
-            if work.drafts:
-                tokens += work.accepted - len(work.drafts)
-            sequence.computed = computed = sequence.computed + tokens
-            if tokens == 1 and computed % size and sequence.frontier is None and sequence.saved is None:
-                continue  # It decoded, no block became full, and no copy in host memory is spent.
-            prefilled = not (tokens == 1 or work.drafts) or sequence.frontier is not None
-            if prefilled or sequence.saved is not None:
-                complete = computed == sequence.length
-                self._blocks.commit(held(sequence), sequence.tokens[:computed], tail=prefilled and complete)
-                self.unsave(sequence)
+            if tokens == 1:
+                sequence.computed = computed = sequence.computed + 1
+                if computed % size and sequence.frontier is None and sequence.saved is None:
+                    continue  # It decoded, no block became full, and no copy in host memory is spent.
             else:
-                self._blocks.note(held(sequence), sequence.tokens[:computed])
+                if work.drafts:
+                    tokens += work.accepted - len(work.drafts)
+                sequence.computed = computed = sequence.computed + tokens
+            prefilled = not (tokens == 1 or work.drafts) or sequence.frontier is not None
+            blocks, known = held(sequence), sequence.tokens[:computed]
+            if prefilled or sequence.saved is not None:
+                self._blocks.commit(blocks, known)
+                self.unsave(sequence)
+            self._blocks.note(blocks, known, tail=prefilled and computed == sequence.length)
             self._charge(sequence)
             if prefilled and self._shares_prompts:
                 self._put_back(self._parking.advance(sequence))

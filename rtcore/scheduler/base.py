@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
 
 from rtcore.kvcache.sequence_blocks import BlockCopy
 from rtcore.sequence import Sequence
+
+_tokens = attrgetter("tokens")
 
 
 @dataclass(slots=True)
@@ -40,6 +44,11 @@ class Work:
     def logits(self) -> int:
         """How many of its tokens, the last ones, go through the head."""
         return self.scored + (1 + len(self.drafts) if self.samples else 0)
+
+
+def singles(works: list[Work]) -> int:
+    """How many works of a step have a single token: they come first."""
+    return bisect_left(works, 2, key=_tokens)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.sequence_blocks import SequenceBlocks
 from rtcore.request import EngineRequest
 from rtcore.scheduler.active import ActiveSet
-from rtcore.scheduler.base import ScheduledStep, Work
+from rtcore.scheduler.base import ScheduledStep, Work, singles
 from rtcore.scheduler.budget import StepBudget
 from rtcore.scheduler.cost_model import CostModel, attended
 from rtcore.scheduler.deadlines import Deadlines
@@ -68,6 +68,7 @@ class LaneScheduler:
         self._deadlines = Deadlines()
         self._starter = Starter(self._active, blocks, self._deadlines, config)
         self._decode_load = (0, 0)
+        self._turn = 0
         self._drafting: Drafting | None = None
         if proposer is not None:
             self._drafting = Drafting(
@@ -178,7 +179,11 @@ class LaneScheduler:
         prefilling: list[Sequence] = []
         growing: list[Sequence] = []
         attended = 0
-        for sequence in self._active.running:
+        # A sequence's two works take turns, so that those of a step that still runs are left alone. Drafts change
+        # them.
+        self._turn = turn = 1 - self._turn
+        plain = self._drafting is None
+        for sequence, decodes in self._active.running.items():
             length = sequence.length
             blocks = sequence.blocks
             if blocks is None or length - sequence.computed != 1:
@@ -186,7 +191,9 @@ class LaneScheduler:
                 if length > sequence.computed:
                     prefilling.append(sequence)
                 continue
-            works.append(Work(sequence, 1, blocks.length, True))
+            work = decodes[turn] if plain else Work(sequence, 1, 0, True)
+            work.reserved = blocks.length
+            works.append(work)
             attended += length
             if length <= blocks.writable:
                 blocks.length = length
@@ -258,8 +265,8 @@ class LaneScheduler:
 
     def observe(self, works: list[Work], seconds: float) -> None:
         """Learn from works that ran together, those of one token first, before they are committed."""
-        before = [work.sequence.computed for work in works if work.tokens == 1]
-        tokens, context = len(before), float(sum(before) + len(before))
+        tokens = singles(works)
+        context = float(sum([work.sequence.computed for work in works[:tokens]]) + tokens)
         for work in works[tokens:]:
             tokens += work.tokens
             context += attended(work.sequence.computed, work.tokens)

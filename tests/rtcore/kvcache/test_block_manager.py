@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -10,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ops.errors import EngineError, ResourceError
 from rtcore.kvcache.block_manager import BlockManager
-from rtcore.kvcache.hash_chain import CacheKey, blake2b_digest
+from rtcore.kvcache.hash_chain import CacheKey
 from rtcore.kvcache.invariants import check_blocks
 from rtcore.kvcache.policy import CachePolicy
 from rtcore.kvcache.prefix_cache import Match
@@ -91,7 +93,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
         windows=st.lists(st.sampled_from([0, 0, 1, 4, 9]), min_size=3, max_size=3),
         share=st.sampled_from([1.0, 0.2]),
         protected=st.sampled_from([0.0, 0.5, 1.0]),
-        hash_bits=st.sampled_from([0, 2, 64]),
+        hash_bits=st.sampled_from([0, 2, 32]),
     )
     def start(
         self,
@@ -102,8 +104,8 @@ class BlockManagerMachine(RuleBasedStateMachine):
         protected: float,
         hash_bits: int,
     ) -> None:
-        def digest(data: bytes) -> bytes:
-            return (int.from_bytes(blake2b_digest(data)[:8], "little") % (1 << hash_bits)).to_bytes(9, "little")
+        def digest(data: tuple[int, bytes]) -> int:
+            return crc32(repr(data).encode()) % (1 << hash_bits)
 
         policy = CachePolicy(ttl=20.0, protected_share=protected, tenant_share=share, digest=digest)
         self.memory = Memory(pools, block_size, windows=windows[: len(pools)], policy=policy)
@@ -299,7 +301,7 @@ class TestKeys:
         assert memory.run([1] * 9, "a") == 8
 
     def test_a_collision_is_no_hit(self) -> None:
-        memory = Memory([16], 4, policy=CachePolicy(digest=lambda data: b"same"))
+        memory = Memory([16], 4, policy=CachePolicy(digest=lambda data: 0))
         memory.run([1] * 8, "a")
         assert memory.run([2] * 8, "a") == 0
         assert memory.run([1] * 8, "b") == 0
