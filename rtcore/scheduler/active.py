@@ -39,8 +39,8 @@ class ActiveSet:
             Lane(1 - config.long_share, self._accounts, config.ageing),
             Lane(config.long_share, self._accounts, config.ageing),
         )
-        self.running: dict[Sequence, tuple[Work, Work]] = {}
-        """In order of their starts, each with two works of one token to be used in turn."""
+        self.running: dict[Sequence, Work] = {}
+        """In order of their starts, each with the work of a step in which it decodes."""
         self.waiting_tokens = 0
 
     @property
@@ -74,7 +74,7 @@ class ActiveSet:
         lane = self.lane(sequence)
         lane.waiting.discard(sequence)
         lane.running[sequence] = None
-        self.running[sequence] = (Work(sequence, 1, 0, True), Work(sequence, 1, 0, True))
+        self.running[sequence] = Work(sequence, 1, None, True)
         self.waiting_tokens -= sequence.length
         self._accounts.serve(sequence.tenant)
         sequence.status = Status.RUNNING
@@ -121,11 +121,12 @@ class ActiveSet:
             sequence = work.sequence
             if sequence.blocks is None:
                 continue
-            if work.reserved < 0:
+            if work.started:
                 self._stop(sequence)
                 self._put_back([sequence])
             else:
-                self._blocks.truncate(sequence.blocks, work.reserved)
+                before = sequence.blocks.length - 1 if work.reserved is None else work.reserved
+                self._blocks.truncate(sequence.blocks, before)
 
     def restart(self, sequence: Sequence) -> None:
         """Running to waiting, because its blocks do not hold what they should; nothing of it is kept."""

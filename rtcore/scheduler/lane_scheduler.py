@@ -68,7 +68,6 @@ class LaneScheduler:
         self._deadlines = Deadlines()
         self._starter = Starter(self._active, blocks, self._deadlines, config)
         self._decode_load = (0, 0)
-        self._turn = 0
         self._drafting: Drafting | None = None
         if proposer is not None:
             self._drafting = Drafting(
@@ -179,11 +178,7 @@ class LaneScheduler:
         prefilling: list[Sequence] = []
         growing: list[Sequence] = []
         attended = 0
-        # A sequence's two works take turns, so that those of a step that still runs are left alone. Drafts change
-        # them.
-        self._turn = turn = 1 - self._turn
-        plain = self._drafting is None
-        for sequence, decodes in self._active.running.items():
+        for sequence, work in self._active.running.items():
             length = sequence.length
             blocks = sequence.blocks
             if blocks is None or length - sequence.computed != 1:
@@ -191,14 +186,15 @@ class LaneScheduler:
                 if length > sequence.computed:
                     prefilling.append(sequence)
                 continue
-            work = decodes[turn] if plain else Work(sequence, 1, 0, True)
-            work.reserved = blocks.length
             works.append(work)
             attended += length
             if length <= blocks.writable:
                 blocks.length = length
             else:
                 growing.append(sequence)
+        if self._drafting is not None:
+            # Drafts change a work, so it must be of this step alone.
+            works = [Work(work.sequence, 1, work.sequence.computed, True) for work in works]
         step.attended = attended
         if growing:
             while not self._blocks.can_add_blocks(len(growing)):
