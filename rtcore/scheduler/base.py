@@ -19,8 +19,8 @@ class Work:
 
     reserved: tokens that the sequence's blocks held before; -1 if it held none and was waiting, None for one less
     than they hold now. samples: whether the step reaches the sequence's newest token, so that the next one can be
-    drawn. drafts: guesses at the tokens that follow the newest one; they are the last of `tokens`, and the step draws
-    a token after each of them too. accepted: how many drafts the draws confirmed, known before the work is
+    drawn. drafts: guesses at the tokens that follow the newest one; they are the last of `tokens`, and the step
+    draws a token after each of them too. accepted: how many drafts the draws confirmed, known before the work is
     committed; the others count as not computed.
     """
 
