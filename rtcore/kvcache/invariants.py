@@ -83,5 +83,8 @@ def _check_nodes(manager: BlockManager, owners: list[SequenceBlocks]) -> None:
         users[blocks.namespace.root] = users.get(blocks.namespace.root, 0) + 1
         if len(blocks.nodes) > blocks.length // manager.block_size:
             raise EngineError("A sequence has more cached nodes than full blocks.")
+        known = len(blocks.computed) // manager.block_size
+        if index.confirmed(blocks.nodes[:known], blocks.computed) < min(known, len(blocks.nodes)):
+            raise EngineError("A sequence has cached nodes of other tokens than its own.")
     if users != {namespace.root: namespace.users for namespace in cache.namespaces.all()}:
         raise EngineError("The users of the cache's namespaces do not add up.")

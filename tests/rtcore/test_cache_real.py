@@ -97,6 +97,25 @@ def test_prefix_cache(model: Model, truth: list[Answer], config: dict[str, objec
     assert (engine.stats().cache.hit_tokens > 0) == config.get("prefix_cache", True)
 
 
+def test_a_running_answer_is_taken_over(model: Model) -> None:
+    """A second request goes on from what the first is still decoding."""
+    engine = model.engine()
+    engine.submit(EngineRequest("a", PROMPTS[0], params_of(0, 60)))
+    deltas: Deltas = {}
+    while len(tokens_of(deltas.get("a", []))) < 40:
+        advance(engine, deltas)
+    longer = [*PROMPTS[0], *tokens_of(deltas["a"]), 9]
+    engine.submit(EngineRequest("b", longer, params_of(1, 6)))
+    drain(engine, deltas)
+    assert engine.stats().cache.hit_tokens > len(PROMPTS[0]) + 16
+    alone = []
+    for number, prompt, tokens in ((0, PROMPTS[0], 60), (1, longer, 6)):
+        cold = model.engine(prefix_cache=False)
+        cold.submit(EngineRequest("x", prompt, params_of(number, tokens)))
+        alone += answers(drain(cold))
+    assert answers(deltas) == alone
+
+
 def check_preemption(model: Model, truth: list[Answer], moment: int, swap_bytes: int, cached: bool) -> None:
     """All requests lose their blocks after `moment` steps; what they give afterwards goes on as if nothing was."""
     engine = model.engine(swap_bytes=swap_bytes, prefix_cache=cached)

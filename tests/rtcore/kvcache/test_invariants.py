@@ -52,6 +52,10 @@ def _emigrate(memory: Memory, blocks: SequenceBlocks) -> None:
     index._root[1] = memory.manager.cache.namespaces.join(CacheKey("1", salt="x")).root
 
 
+def _confuse(memory: Memory, blocks: SequenceBlocks) -> None:
+    blocks.nodes.reverse()
+
+
 def _tire(memory: Memory, blocks: SequenceBlocks) -> None:
     memory.manager.backlog.discard(blocks)
 
@@ -80,6 +84,7 @@ def _abandon(memory: Memory, blocks: SequenceBlocks) -> None:
         _misplace,
         _strangers,
         _emigrate,
+        _confuse,
         _tire,
         _stray,
         _abandon,
@@ -88,7 +93,7 @@ def _abandon(memory: Memory, blocks: SequenceBlocks) -> None:
 def test_invariants_notice_corruption(corrupt) -> None:  # type: ignore[no-untyped-def]
     memory = Memory([8], 4)
     blocks = memory.open([])
-    memory.write(blocks, [1] * 10)
+    memory.write(blocks, [1, 2, 3, 4, 5, 6, 7, 8, 9, 9])
     memory.write(blocks, [2] * 4, decoded=True)
     memory.check()
     corrupt(memory, blocks)
