@@ -145,9 +145,10 @@ void PagedAttention::prepare(const Inputs& in, Stream stream, void* turned) cons
   const Kernel& kernel = session_.device.find(session_.key("attention_prepare", key));
   const int64_t chunk = kernel.constant("CHUNK");
   const int64_t chunks = up(attributes_.heads, chunk) + up(attributes_.kv_heads, chunk);
-  session_.device.launch(kernel, stream, {in.tokens - in.decodes, chunks}, in.q, in.k, in.v, turned, in.k_cache.data, in.v_cache.data, in.slot_mapping.data, in.positions.data,
-                         in.rope_table.data, in.q_norm.data, in.k_norm.data, small(in.q_stride), small(in.k_stride),
-                         small(in.v_stride), attributes_.norm_epsilon, small(in.decodes));
+  session_.device.launch(kernel, stream, {in.tokens - in.decodes, chunks}, in.q, in.k, in.v, turned, in.k_cache.data,
+                         in.v_cache.data, in.slot_mapping.data, in.positions.data, in.rope_table.data, in.q_norm.data,
+                         in.k_norm.data, small(in.q_stride), small(in.k_stride), small(in.v_stride),
+                         attributes_.norm_epsilon, small(in.decodes));
 }
 
 void PagedAttention::decode(const Inputs& in, Stream stream, const Pieces& pieces, char* scratch, void* out) const {
