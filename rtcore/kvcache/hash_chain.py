@@ -36,8 +36,8 @@ class HashChain:
     """The digests of one sequence's blocks: each covers the key and all tokens up to the end of its block.
 
     A digest only finds a block quickly; the prefix cache compares key, chain and tokens before it uses one. So a
-    collision costs no more than a block that is not cached, and 64 bits make that rare: one in four million with a
-    million blocks.
+    collision costs no more than a block that is not cached, and 64 bits make that rare: with a million blocks the
+    chance that any two collide is one in thirty million.
     """
 
     __slots__ = ("_digest", "_digests", "_root", "block_size", "key")

@@ -83,7 +83,8 @@ def _check_nodes(manager: BlockManager, owners: list[SequenceBlocks]) -> None:
         users[blocks.namespace.root] = users.get(blocks.namespace.root, 0) + 1
         if len(blocks.nodes) > blocks.length // manager.block_size:
             raise EngineError("A sequence has more cached nodes than full blocks.")
-        known = len(blocks.computed) // manager.block_size
+        # The nodes of one that is not cached any further may be gone: nothing is to follow them.
+        known = len(blocks.computed) // manager.block_size if blocks.cacheable else 0
         if index.confirmed(blocks.nodes[:known], blocks.computed) < min(known, len(blocks.nodes)):
             raise EngineError("A sequence has cached nodes of other tokens than its own.")
     if users != {namespace.root: namespace.users for namespace in cache.namespaces.all()}:

@@ -30,14 +30,12 @@ class Publisher:
         self.backlog = Backlog()
 
     def postpone(self, blocks: SequenceBlocks, tail: bool = False) -> None:
-        """A sequence has computed tokens: full blocks without a node wait, with `tail` also the beginning of one
-        that is not full, unless there may be something equal already."""
+        """A sequence that does not wait has computed tokens: full blocks without a node wait, with `tail` also the
+        beginning of one that is not full, unless there may be something equal already."""
         tokens = blocks.computed
         if len(tokens) - len(blocks.nodes) * self._size < (1 if tail else self._size):
             return
-        blocks.tail |= tail
-        if blocks.place is not None:
-            return
+        blocks.tail = tail
         place = self.backlog.place(blocks, tokens)
         other = self.backlog.at(place)
         node = self._cache.index.at(place)

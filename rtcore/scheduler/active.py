@@ -9,7 +9,7 @@ from rtcore.config import EngineConfig
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.invariants import check_blocks
 from rtcore.kvcache.sequence_blocks import SequenceBlocks
-from rtcore.scheduler.base import ScheduledStep, Work
+from rtcore.scheduler.base import ScheduledStep, Work, singles
 from rtcore.scheduler.fairness import TenantAccounts
 from rtcore.scheduler.lanes import Lane
 from rtcore.scheduler.load import LoadMonitor
@@ -89,26 +89,30 @@ class ActiveSet:
 
     def commit(self, works: list[Work]) -> None:
         """The works ran: their tokens are in the cache."""
-        size = self._blocks.block_size
-        for work in works:
-            sequence, tokens = work.sequence, work.tokens
-            if tokens == 1:
-                sequence.computed = computed = sequence.computed + 1
-                if computed % size and sequence.frontier is None and sequence.saved is None:
-                    continue  # It decoded, no block became full, and no copy in host memory is spent.
-            else:
-                if work.drafts:
-                    tokens += work.accepted - len(work.drafts)
-                sequence.computed = computed = sequence.computed + tokens
-            prefilled = not (tokens == 1 or work.drafts) or sequence.frontier is not None
-            blocks, known = held(sequence), sequence.tokens[:computed]
-            if prefilled or sequence.saved is not None:
-                self._blocks.commit(blocks, known)
-                self.unsave(sequence)
-            self._blocks.note(blocks, known, tail=prefilled and computed == sequence.length)
-            self._charge(sequence)
-            if prefilled and self._shares_prompts:
-                self._put_back(self._parking.advance(sequence))
+        size, ones = self._blocks.block_size, singles(works)
+        for work in works[:ones]:
+            sequence = work.sequence
+            sequence.computed = computed = sequence.computed + 1
+            if sequence.frontier is not None or sequence.saved is not None:
+                self._settle(sequence, prefilled=sequence.frontier is not None)
+            elif not computed % size:
+                # It decoded, and a block became full.
+                self._blocks.note(held(sequence), sequence.tokens[:computed])
+                self._charge(sequence)
+        for work in works[ones:]:
+            work.sequence.computed += work.tokens + work.accepted - len(work.drafts)
+            self._settle(work.sequence, prefilled=not work.drafts or work.sequence.frontier is not None)
+
+    def _settle(self, sequence: Sequence, prefilled: bool) -> None:
+        """What a sequence computed is in its blocks. prefilled: and is of its prompt."""
+        blocks, known = held(sequence), sequence.tokens[: sequence.computed]
+        if prefilled or sequence.saved is not None:
+            self._blocks.commit(blocks, known)
+            self.unsave(sequence)
+        self._blocks.note(blocks, known, tail=prefilled and sequence.computed == sequence.length)
+        self._charge(sequence)
+        if prefilled and self._shares_prompts:
+            self._put_back(self._parking.advance(sequence))
 
     def _charge(self, sequence: Sequence) -> None:
         if sequence.computed > sequence.charged:

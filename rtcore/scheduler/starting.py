@@ -51,9 +51,10 @@ class Starter:
 
     def start(self, plan: StepPlan, lane: Lane, seconds: float) -> None:
         """Start waiting sequences of a lane, with `seconds` of the step for all of them."""
-        if len(self._active.running) >= self._max_sequences:
-            return
-        while (sequence := lane.waiting.first(plan.now)) is not None:
+        while len(self._active.running) < self._max_sequences:
+            sequence = lane.waiting.first(plan.now)
+            if sequence is None:
+                return
             exhausted = sequence.long in plan.served and seconds <= 0
             if exhausted or len(self._active.running) >= self._places(plan, lane, sequence):
                 return

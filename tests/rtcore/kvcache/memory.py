@@ -23,9 +23,10 @@ class Memory:
         self.salts: dict[SequenceBlocks, str] = {}
 
     def open(self, tokens: list[int], salt: str = "") -> SequenceBlocks:
-        chain = self.manager.new_chain(CacheKey("1", salt=salt))
-        match = self.manager.match(chain, np.array(tokens, np.int64))
-        blocks = self.manager.open(chain, match)
+        """A sequence with what is cached of `tokens`. It may go on otherwise, so it has a chain of its own."""
+        key = CacheKey("1", salt=salt)
+        match = self.manager.match(self.manager.new_chain(key), np.array(tokens, np.int64))
+        blocks = self.manager.open(self.manager.new_chain(key), match)
         self.tokens[blocks] = tokens[: match.tokens]
         self.salts[blocks] = salt
         return blocks

@@ -86,7 +86,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
     def decode(self, tokens: list[int]) -> None:
         """A step in which all sequences that have written their blocks to the end compute one token more."""
         manager = self.memory.manager
-        whole = [blocks for blocks in self.live if blocks.length == blocks.writable]
+        whole = [blocks for blocks in self.live if blocks.length == blocks.writable < manager.capacity]
         if not manager.can_add_blocks(len(whole)):
             before = manager.free_blocks
             with pytest.raises(ResourceError):
