@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -91,6 +92,33 @@ def test_quantised_kernels_name_their_form() -> None:
     assert found["quant_tile/float16/4.32/same/plain/silu"].kernel == "quant_tile_scaled_gated"
     assert "quant_tile/float16/8.32/float32/plain/none" in found
     assert {"dequantise/float16/4.32", "quant_gather/float16/8.32"} <= set(found)
+
+
+def test_a_cache_of_int8_has_scales_and_kernels_of_its_own() -> None:
+    chosen = case("llama")
+    recipe = replace(recipe_for("bf16"), cache_dtype="int8")
+    model = lower(chosen.captured, recipe, chosen.captured.reader(chosen.checkpoint), "cuda")
+    found = {variant.key: variant for variant in variants_of(model.step.graph, model.float_type)}
+    assert {
+        "attention_prepare/bfloat16/4.2.16.16.int8.16",
+        "attention_decode/bfloat16/4.2.16.16.16.int8.16",
+    } <= set(found)
+    assert found["attention_prefill/bfloat16/4.2.16.16.16.int8"].types["k_cache"] == "*i8"
+    graph = model.step.graph
+    inputs, outputs = ({value.name: value for value in values} for values in (graph.inputs, graph.outputs))
+    assert len(model.cache_tensors) == 2 * 2 * len(chosen.captured.caches)
+    for tensor in model.cache_tensors:
+        kind = ir.DataType.FLOAT if tensor.kind == "scale" else ir.DataType.INT8
+        assert inputs[tensor.name].dtype == outputs[tensor.output].dtype == kind
+        assert tensor.dtype == ("float32" if tensor.kind == "scale" else "int8")
+        assert (tensor.scale in inputs) == (tensor.kind != "scale")
+        shape = list(inputs[tensor.name].shape or ())
+        assert tuple(shape[2:]) == tensor.shape
+    for key, value in list(graph.initializers.items()):
+        if value.const_value is None:
+            del graph.initializers[key]
+            graph.inputs.append(value)
+    onnx.shape_inference.infer_shapes(ir.serde.serialize_model(model.step), strict_mode=True, check_type=True)
 
 
 def test_experts_kernels_are_of_one_weight_type() -> None:
