@@ -14,7 +14,7 @@ from export.kernels.variant import Variant
 from ops.errors import KernelError
 
 #: From this compute capability on a kernel may start before the one ahead of it has ended.
-_DEPENDENT = 90
+DEPENDENT = 90
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Com
 
     capability = architecture.capability or 0
     constants = {**choice.constants, **variant.constants, "STAGES": choice.stages}
-    constants["DEPENDENT"] = int(capability >= _DEPENDENT)
+    constants["DEPENDENT"] = int(capability >= DEPENDENT)
     if architecture.capability is None and "PACKED" in constants:
         constants["PACKED"] = 0  # written in PTX
     names = variant.function.arg_names

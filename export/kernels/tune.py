@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from export.kernels.compile import DEPENDENT
 from export.kernels.tuning import TABLE, Tiles, table
 from ops.errors import MissingExtra, WrongTarget
 from rtcore.command import Command
@@ -90,8 +91,16 @@ def _grid(choice: Tiles, rows: int, width: int, steps: int) -> tuple[int, int, i
 
 
 def _options(choice: Tiles, activation: int) -> dict[str, int]:
-    """What a launch gives a kernel besides its arguments; PROGRAMS is for the grid."""
-    options = {"HAS_BIAS": 0, "ACTIVATION": activation, "DEPENDENT": 0, "num_warps": choice.warps}
+    """What a launch gives a kernel besides its arguments; PROGRAMS is for the grid.
+
+    Where the GPU can, a launch overlaps with the end of the one before, as in a step.
+    """
+    import torch
+
+    early = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (DEPENDENT // 10, 0)
+    options = {"HAS_BIAS": 0, "ACTIVATION": activation, "DEPENDENT": int(early), "num_warps": choice.warps}
+    if early:
+        options["launch_pdl"] = 1
     sizes = {name: value for name, value in choice.constants.items() if name != "PROGRAMS"}
     return options | sizes | {"num_stages": choice.stages}
 
@@ -188,15 +197,17 @@ def sweeps(quick: bool) -> list[tuple[Sweep, list[tuple[int, int, int]]]]:
             single = [(1, width, columns) for width, columns in shapes if least <= columns < most]
             row = _choices(2**31 - 1, least, (4, 8), (2,), BLOCK_N=(1, 2, 4, 8), BLOCK_K=(512, 1024, 2048))
             add(f"linear_row{end}", _linear, row, single)
-        for rows in (16, 32, 64):
-            cases = [(rows, width, columns) for width, columns in shapes if columns >= 2048]
-            sizes: dict[str, Any] = {"BLOCK_M": (rows,), "BLOCK_N": (64, 128)}
-            depths = (3, 4) if quick else (2, 3, 4, 6)
-            dense = _choices(rows, 0, (4,), depths, **sizes, BLOCK_K=(64, 128), PROGRAMS=programs)
-            add(f"linear_tile{end}", _linear, dense, cases)
-            packed = _choices(
-                128 if rows == 64 else rows, 0, (4, 8), (2, 3), **sizes, DEPTH=(0,), PROGRAMS=programs
-            )
+        wide = [(width, columns) for width, columns in shapes if columns >= 2048]
+        few = _choices(8, 0, (4,), (1,), BLOCK_M=(8,), BLOCK_N=(64,), DEPTH=(1, 2), PROGRAMS=(*programs, 528))
+        add(f"quant_tile{end}", _quant, few, [(1, width, columns) for width, columns in wide])
+        for rows in (16, 32, 64, 128):
+            cases = [(rows, width, columns) for width, columns in wide]
+            sizes: dict[str, Any] = {"BLOCK_M": (min(rows, 64),), "BLOCK_N": (64, 128)}
+            if rows <= 64:
+                depths = (3, 4) if quick else (2, 3, 4, 6)
+                dense = _choices(rows, 0, (4,), depths, **sizes, BLOCK_K=(64, 128), PROGRAMS=programs)
+                add(f"linear_tile{end}", _linear, dense, cases)
+            packed = _choices(rows, 0, (4, 8), (2, 3), **sizes, DEPTH=(0,), PROGRAMS=programs)
             add(f"quant_tile{end}", _quant, packed, cases)
     return found
 

@@ -31,7 +31,10 @@ def name_of(form: QuantForm) -> str:
 
 #: Words ahead in registers are for wide groups without minima.
 WAYS = [
-    (form, depth) for form in FORMS for depth in (0, 1, 2) if not depth or (form.group >= 64 and not form.minima)
+    *((form, 0) for form in FORMS),
+    *((form, depth) for form in FORMS if form.group >= 64 and not form.minima for depth in (1, 2)),
+    (QuantForm(4, 64), 1),
+    (QuantForm(8, 128), 2),
 ]
 
 
