@@ -19,10 +19,11 @@ import onnx
 import onnx_ir as ir
 
 from export.kernels.architecture import DEFAULT, architecture
-from export.kernels.compile import compile_variant
+from export.kernels.compile import compile_choice, compile_variant
 from export.kernels.pack import pack
 from export.kernels.plan import variants_of
 from export.kernels.side_by_side import compile_all
+from export.kernels.tuning import tiles
 from export.kernels.variant import Variant
 from export.lowering import LoweredModel, lower
 from export.recipe import recipe_for
@@ -30,7 +31,6 @@ from ops.errors import ConfigError, KernelError
 from rtcore.kernels import KernelSet
 from rtcore.machine import available_cores
 from tests.export.cases import case
-from tests.export.kernels.first_choice import compile_first
 
 pytestmark = pytest.mark.export
 
@@ -186,12 +186,14 @@ def one_of_each() -> list[Variant]:
 @pytest.mark.slow
 def test_every_operator_compiles_for_every_architecture() -> None:
     """One size of tiles of each kernel, in processes: a minute and a half on two cores where nothing is kept."""
-    tasks = [(variant, target) for target in [*map(str, DEFAULT), "gfx942"] for variant in one_of_each()]
+    tasks = [(one, architecture(target)) for target in [*map(str, DEFAULT), "gfx942"] for one in one_of_each()]
     with ProcessPoolExecutor(available_cores(), multiprocessing.get_context("spawn")) as pool:
-        for (variant, target), (binary, over) in zip(
-            tasks, pool.map(compile_first, *zip(*tasks, strict=True)), strict=True
-        ):
-            assert binary and not over, f"{variant.key} for {target}"
+        futures = [
+            pool.submit(compile_choice, one, tiles(one.kernel, where.name)[0], where) for one, where in tasks
+        ]
+        for (one, where), future in zip(tasks, futures, strict=True):
+            found = future.result()
+            assert found.binary and found.shared <= where.shared_memory, f"{one.key} for {where.name}"
 
 
 @pytest.mark.slow
