@@ -8,6 +8,8 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Bytecode is left to the first import: most modules of the heavy packages are never imported.
+PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 NATIVE := CMakeLists.txt $(wildcard ops/src/* ops/cmake/*)
 SOURCES := $(shell find export models ops rtcore server -name '*.py') $(NATIVE) pyproject.toml README.md LICENSE
 
@@ -32,13 +34,29 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Ortolan needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 
-$(STAMP): $(NATIVE) pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[cpu,export,test]'
+# Packages are fetched while the operators' library is compiled.
+$(STAMP): $(NATIVE) pyproject.toml constraints.txt | $(VENV)/.tools
+	$(MAKE) --no-print-directory -j2 $(VENV)/.packages $(VENV)/.editable
 	touch $@
 
-dist/.built: $(SOURCES) | $(BIN)/python
+$(VENV)/.tools: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python .ci/requirements.py build >$(VENV)/tools.txt
+	$(PIP) -r $(VENV)/tools.txt
+	touch $@
+
+$(VENV)/.packages: pyproject.toml constraints.txt | $(VENV)/.tools
+	$(BIN)/python .ci/requirements.py serve cpu export test >$(VENV)/packages.txt
+	$(PIP) -r $(VENV)/packages.txt
+	touch $@
+
+$(VENV)/.editable: $(NATIVE) pyproject.toml | $(VENV)/.tools
+	$(PIP) --no-deps --no-build-isolation -e .
+	touch $@
+
+# Built with the same tools in the same folder as the editable install, whose objects are used again.
+dist/.built: $(SOURCES) | $(VENV)/.editable
 	rm -rf dist
-	$(BIN)/python -m pip wheel -q --no-deps -w dist .
+	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
 	touch $@
 	ls dist
 

@@ -255,7 +255,7 @@ def _replay(report: Reporter, folder: Path) -> None:
     report.stage("Comparing the bundle with transformers")
     found = verify(folder, EngineConfig())
     for replay in found.replays:
-        report.stage(f"{replay.precision}: logits within {replay.deviation:.2g}, {replay.bound:.2g} allowed")
+        report.stage(f"{replay.title}: logits within {replay.deviation:.2g}, {replay.bound:.2g} allowed")
     found.require()
 
 

@@ -50,10 +50,12 @@ class Reference:
         found: Float32 = output.logits[0].to(torch.float32).numpy()
         return found
 
-    def rounded_logits(self, tokens: Sequence[int], positions: Sequence[int]) -> Float32:
-        """The same with the rounding of the graph's kernels: activations to int8 by row and group before each
-        quantised linear, keys and values to the cache's type."""
-        with rounding(self._model, self._lowered):
+    def rounded_logits(
+        self, tokens: Sequence[int], positions: Sequence[int], *, activations: bool = True
+    ) -> Float32:
+        """The same with the rounding of the graph's kernels: keys and values to the cache's type and, unless the
+        kernels keep them exact, activations to int8 by row and group before each quantised linear."""
+        with rounding(self._model, self._lowered, activations=activations):
             return self.logits(tokens, positions)
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:

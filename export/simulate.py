@@ -19,12 +19,13 @@ _HALF = "float16"
 
 
 @contextmanager
-def rounding(model: PreTrainedModel, lowered: LoweredModel) -> Iterator[None]:
-    """While it lasts, `model` rounds the input of each linear that `lowered` keeps in integers, what its experts'
-    weights in integers multiply, and keys and values to the type of its cache."""
+def rounding(model: PreTrainedModel, lowered: LoweredModel, *, activations: bool) -> Iterator[None]:
+    """While it lasts, `model` rounds keys and values to the type of its cache and, with `activations`, the input of
+    each linear that `lowered` keeps in integers and what its experts' weights in integers multiply."""
+    rounded = lowered.quantised if activations else ()
     groups = {
         parameter: weight.quantised.form.group
-        for weight in lowered.quantised
+        for weight in rounded
         if weight.role == "linear"
         for parameter in weight.parameters
     }
@@ -35,7 +36,7 @@ def rounding(model: PreTrainedModel, lowered: LoweredModel) -> Iterator[None]:
     ]
     hooks += [
         model.get_output_embeddings().register_forward_pre_hook(_round_input(weight.quantised.form.group))
-        for weight in lowered.quantised
+        for weight in rounded
         if weight.role == "head"
     ]
     mixtures = [

@@ -5,7 +5,9 @@ float32 is from it is the noise of the arithmetic. For weights in integers the r
 graph's other rounding simulated (activations to int8 by row and group, keys and values to the cache's type): how
 far that run is from the plain one is what this rounding does to logits. A replay rounds the same way, but on
 values that differ in their last bits, so single codes fall differently and its deviation is another draw of the
-same kind; the bound is a stated multiple of the one that was measured.
+same kind; the bound is a stated multiple of the one that was measured. A model may amplify this rounding until
+hardly a position is decided beyond it; therefore such a precision gets a second bound, for a replay that keeps
+activations exact: it comes from a run that rounds keys and values alone, and from the noise of float32.
 """
 
 from __future__ import annotations
@@ -80,20 +82,26 @@ def _record(
     positions = {name: _positions(tokens) for name, tokens in prompts.items()}
     logits = {name: reference.logits(tokens, positions[name]) for name, tokens in prompts.items()}
     best = {name: np.argsort(-rows, axis=1, kind="stable")[:, :TOP] for name, rows in logits.items()}
+    largest = max(float(np.abs(rows).max()) for rows in logits.values())
     greedy: dict[str, list[int]] = {}
+    exact: tuple[float, str] | None = None
     halved = lowered.float_type != "float32"
     if halved:
         reference.to_half()
         other = {name: reference.logits(tokens, positions[name]) for name, tokens in prompts.items()}
     elif lowered.quantised:
         other = {name: reference.rounded_logits(tokens, positions[name]) for name, tokens in prompts.items()}
+        cached = {
+            name: reference.rounded_logits(tokens, positions[name], activations=False)
+            for name, tokens in prompts.items()
+        }
+        exact = _exact_bound(_largest_difference(logits, cached), largest)
     else:
         for name, tokens in prompts.items():
             greedy[name] = reference.greedy(tokens, min(GREEDY, context_length - len(tokens)))
         reference.to_float64()
         other = {name: reference.logits(tokens, positions[name]) for name, tokens in prompts.items()}
-    measured = max(float(np.abs(logits[name] - other[name]).max()) for name in prompts)
-    largest = max(float(np.abs(rows).max()) for rows in logits.values())
+    measured = _largest_difference(logits, other)
     if halved:
         bound, derivation = _half_bound(measured, lowered.float_type)
     else:
@@ -112,7 +120,13 @@ def _record(
             )
             for name, tokens in prompts.items()
         ],
+        exact_bound=None if exact is None else exact[0],
+        exact_derivation="" if exact is None else exact[1],
     )
+
+
+def _largest_difference(left: Mapping[str, Float32], right: Mapping[str, Float32]) -> float:
+    return max(float(np.abs(rows - right[name]).max()) for name, rows in left.items())
 
 
 def _positions(tokens: Sequence[int]) -> list[int]:
@@ -125,6 +139,15 @@ def _half_bound(measured: float, float_type: str) -> tuple[float, str]:
     return ROUNDING_MULTIPLE * measured, (
         f"{ROUNDING_MULTIPLE:g} times {measured:.3g}: how far the reference moves when transformers computes in "
         f"{float_type}, rounding what each operator gives, over all recorded positions."
+    )
+
+
+def _exact_bound(measured: float, largest: float) -> tuple[float, str]:
+    noise = NOISE_FLOOR * largest
+    return ROUNDING_MULTIPLE * measured + NOISE_MULTIPLE * noise, (
+        f"{ROUNDING_MULTIPLE:g} times {measured:.3g}: how far the reference moves when keys and values are rounded "
+        f"to the cache's type, over all recorded positions; and {NOISE_MULTIPLE:g} times 2^-20 of the largest "
+        f"logit ({largest:.3g}) for the noise of float32."
     )
 
 

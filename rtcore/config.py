@@ -12,6 +12,8 @@ from ops.errors import ConfigError
 
 Kernels = Literal["auto", "avx512-amx", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "portable"]
 """The code paths of the CPU kernels; auto takes the best that the machine has."""
+Activations = Literal["int8", "float32"]
+"""What products with quantised weights round their input to on a CPU; float32 rounds nothing."""
 MOST = 2**31 - 1
 """The largest number of tokens, sequences or requests that a setting may name."""
 LIMITS = {"threads": 1024, "cache_bytes": 2**62, "max_drafts": 64}
@@ -72,7 +74,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     check: Literal["full", "sizes"] = "full"
     kernels: Kernels = "auto"
-    activations: Literal["int8", "float32"] = "int8"
+    activations: Activations = "int8"
     debug_invariants: bool = False
     profile: str | None = None
 

@@ -23,7 +23,7 @@ from rtcore.executor.registry import load_executor
 from rtcore.failure import failure_of
 from rtcore.intake import Intake
 from rtcore.kvcache.block_manager import BlockManager
-from rtcore.kvcache.hash_chain import Digest, blake2b_digest
+from rtcore.kvcache.hash_chain import Digest
 from rtcore.kvcache.policy import CachePolicy
 from rtcore.manifest import Manifest
 from rtcore.overlap import Overlap
@@ -63,7 +63,7 @@ class Engine:
         manifest: Manifest,
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
-        digest: Digest = blake2b_digest,
+        digest: Digest = hash,
         vocabulary: LoadVocabulary = no_vocabulary,
         proposer: Proposer | None = None,
     ) -> None:

@@ -46,11 +46,14 @@ class GoldenPrompt(msgspec.Struct, frozen=True):
 
 class GoldenPrecision(msgspec.Struct, frozen=True):
     """The record of one precision. bound: the largest allowed |logit - reference|; derivation says where it
-    comes from."""
+    comes from. exact_bound: the same for a replay whose products keep activations in float32, where the target
+    has that choice and rounds them to int8 otherwise; it is so much smaller that it tells wrong weights apart."""
 
     bound: float
     derivation: str
     prompts: list[GoldenPrompt]
+    exact_bound: float | None = None
+    exact_derivation: str = ""
 
 
 class Golden(msgspec.Struct, frozen=True):

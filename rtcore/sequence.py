@@ -61,7 +61,7 @@ class Sequence:
     submitted: float = 0.0
     started: float | None = None
     long: bool = False
-    frontier: bytes | None = None
+    frontier: int | None = None
     charged: int = 0
     needed: list[int] | None = None
     source: int = -1

@@ -32,14 +32,21 @@ _DECODED = 4
 
 
 class PrecisionReport(msgspec.Struct, frozen=True):
-    """The replay of one precision for one target. greedy_wrong: names of the prompts whose greedy tokens are
+    """The replay of one precision for one target. exact: whether it was the replay that keeps activations in
+    float32 where they are rounded to int8 otherwise. greedy_wrong: names of the prompts whose greedy tokens are
     not among the best here, by more than twice the bound."""
 
     precision: str
     target: str
+    exact: bool
     bound: float
     prompts: list[PromptDeviation]
     greedy_wrong: list[str]
+
+    @property
+    def title(self) -> str:
+        """What was replayed, in words."""
+        return f"{self.precision} for {self.target}{' with exact activations' if self.exact else ''}"
 
     @property
     def ok(self) -> bool:
@@ -70,7 +77,7 @@ class VerifyReport(msgspec.Struct, frozen=True):
         for replay in self.replays:
             if not replay.ok:
                 raise VerificationFailed(
-                    f"{replay.precision} for {replay.target} does not reproduce its golden logits here.",
+                    f"{replay.title} does not reproduce its golden logits here.",
                     why=_cause(replay),
                     remedy="The files are as exported, so the kernels or ONNX Runtime compute differently on this "
                     "machine: try --kernels portable, and report it.",
@@ -119,7 +126,7 @@ def _replays(bundle: Bundle, config: EngineConfig) -> tuple[list[PrecisionReport
     if not recorded:
         names = ", ".join(variant.precision for variant in wanted)
         return [], f"{GOLDEN_FILE} has no record of {names}."
-    return [_replay(bundle, variant, record, config) for variant, record in recorded], ""
+    return [replay for variant, record in recorded for replay in _replays_of(bundle, variant, record, config)], ""
 
 
 def _read_golden(bundle: Bundle) -> Golden:
@@ -131,8 +138,26 @@ def _read_golden(bundle: Bundle) -> Golden:
         ) from error
 
 
-def _replay(bundle: Bundle, variant: Variant, record: GoldenPrecision, config: EngineConfig) -> PrecisionReport:
-    """Replay all prompts of one precision, one after the other."""
+def _replays_of(
+    bundle: Bundle, variant: Variant, record: GoldenPrecision, config: EngineConfig
+) -> Iterator[PrecisionReport]:
+    """One precision as it is served and, where its record has a bound for that, with exact activations."""
+    if record.exact_bound is None or config.activations == "int8":
+        yield _replay(bundle, variant, record, config)
+    if record.exact_bound is not None:
+        served_exactly = msgspec.structs.replace(config, activations="float32")
+        yield _replay(bundle, variant, record, served_exactly, record.exact_bound)
+
+
+def _replay(
+    bundle: Bundle,
+    variant: Variant,
+    record: GoldenPrecision,
+    config: EngineConfig,
+    exact_bound: float | None = None,
+) -> PrecisionReport:
+    """Replay all prompts of one precision, one by one; exact_bound: given where `config` makes it exact."""
+    bound = record.bound if exact_bound is None else exact_bound
     longest = max((len(prompt.token_ids) + len(prompt.greedy) for prompt in record.prompts), default=1)
     vocabulary = bundle.manifest.dimensions.vocab_size
     for prompt in record.prompts:
@@ -154,12 +179,12 @@ def _replay(bundle: Bundle, variant: Variant, record: GoldenPrecision, config: E
                 *range(len(prompt.token_ids) - 1, len(prompt.token_ids) - 1 + len(prompt.greedy)),
             ]
             logits = replay.run(prompt.token_ids + prompt.greedy, positions)
-            deviations.append(compare(prompt, logits[: len(prompt.positions)], record.bound))
-            if not _greedy_holds(prompt, logits[len(prompt.positions) :], record.bound):
+            deviations.append(compare(prompt, logits[: len(prompt.positions)], bound))
+            if not _greedy_holds(prompt, logits[len(prompt.positions) :], bound):
                 wrong.append(prompt.name)
     finally:
         executor.close()
-    return PrecisionReport(variant.precision, variant.target, record.bound, deviations, wrong)
+    return PrecisionReport(variant.precision, variant.target, exact_bound is not None, bound, deviations, wrong)
 
 
 def _greedy_holds(prompt: GoldenPrompt, logits: NDArray[np.float32], bound: float) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from ops.errors import ConfigError
-from rtcore.config import EngineConfig, Kernels
+from rtcore.config import Activations, EngineConfig, Kernels
 
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=1e6)]
@@ -80,7 +80,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = "full"
     kernels: Annotated[Kernels, Meta(description="code path of the CPU kernels")] = "auto"
     activations: Annotated[
-        Literal["int8", "float32"],
+        Activations,
         Meta(description="input of quantised products; float32 is exact and slow"),
     ] = "int8"
     max_body_bytes: Annotated[Bytes, Meta(description="size of a request's body at most")] = 8 * 2**20

@@ -13,8 +13,10 @@ from rtcore.kvcache.block_pool import BlockPool
 from rtcore.kvcache.counters import CacheCounters
 from rtcore.kvcache.hash_chain import CacheKey, HashChain
 from rtcore.kvcache.policy import CachePolicy
-from rtcore.kvcache.prefix_cache import Held, Match, PrefixCache
+from rtcore.kvcache.prefix_cache import Match, PrefixCache
 from rtcore.kvcache.prefix_index import NONE
+from rtcore.kvcache.publisher import Publisher
+from rtcore.kvcache.references import References
 from rtcore.kvcache.sequence_blocks import BlockCopy, SequenceBlocks
 from rtcore.kvcache.swap import SavedBlocks
 
@@ -51,6 +53,9 @@ class BlockManager:
         self._longest = columns * block_size
         self.tables: list[Int32] = [np.zeros((max_sequences, columns), np.int32) for _ in self.num_blocks]
         self._windowed = [group for group, window in enumerate(self.windows) if window]
+        self._references = References(self.pools, self.cache)
+        self._publisher = Publisher(self.cache, self._references, self.tables, block_size, self._windowed)
+        self.backlog = self._publisher.backlog
         self._rows = list(range(max_sequences - 1, -1, -1))
         self._copies: list[BlockCopy] = []
         self.live: set[SequenceBlocks] = set()
@@ -85,8 +90,14 @@ class BlockManager:
         return HashChain(key, self.block_size, self.policy.digest)
 
     def match(self, chain: HashChain, tokens: Int64) -> Match:
-        """The longest cached beginning of `tokens`. Changes nothing."""
-        return self.cache.match(chain, tokens)
+        """The longest cached beginning of `tokens`.
+
+        What running sequences have of it gets its nodes first, if they have none yet.
+        """
+        nodes = self.cache.walk(chain, tokens)
+        while len(self.backlog) and self._publisher.publish_along(chain.key, nodes, tokens):
+            nodes = self.cache.walk(chain, tokens)
+        return self.cache.match(chain, tokens, nodes)
 
     def without_tail(self, match: Match, length: int) -> Match:
         """The match without the beginning of a block, if a sequence of `length` tokens needs the whole cache."""
@@ -134,7 +145,7 @@ class BlockManager:
         for group, start in enumerate(blocks.starts):
             column = index.blocks[group]
             held = [column[node] for node in nodes[start:]]
-            self._hold(group, held)
+            self._references.hold(group, held)
             self.tables[group][blocks.row, start : blocks.count] = held
         blocks.nodes = list(match.nodes)
         blocks.writable = 0 if match.tail_tokens else blocks.count * self.block_size
@@ -154,7 +165,7 @@ class BlockManager:
         )
         blocks.writable = blocks.count * self.block_size
         for group, start in enumerate(blocks.starts):
-            taken = self._take(group, blocks.count - start)
+            taken = self._references.take(group, blocks.count - start)
             self.tables[group][blocks.row, start : blocks.count] = taken
             saved.blocks[group] = np.array(taken, np.int32)
         self.live.add(blocks)
@@ -186,7 +197,7 @@ class BlockManager:
             end = self.blocks_for(length)
             if end > blocks.count:
                 for group, table in enumerate(self.tables):
-                    table[blocks.row, blocks.count : end] = self._take(group, end - blocks.count)
+                    table[blocks.row, blocks.count : end] = self._references.take(group, end - blocks.count)
                 blocks.count = end
             blocks.writable = blocks.count * self.block_size
         blocks.length = max(blocks.length, length)
@@ -210,7 +221,7 @@ class BlockManager:
                 f"The cache has no blocks left for {len(growing)} sequences that need one more each."
             )
         for group, table in enumerate(self.tables):
-            for blocks, block in zip(growing, self._take(group, len(growing)), strict=True):
+            for blocks, block in zip(growing, self._references.take(group, len(growing)), strict=True):
                 table[blocks.row, blocks.count] = block
         for blocks in growing:
             blocks.count += 1
@@ -225,11 +236,11 @@ class BlockManager:
             node = self.cache.node_of[group][block]
             if pool.references[block] == 1 and (node == NONE or self.cache.index.filled[node] <= offset):
                 continue
-            own = self._take(group, 1)[0]
+            own = self._references.take(group, 1)[0]
             self._copies.append(BlockCopy(group, block, own))
             self.counters.copies += 1
             self.tables[group][blocks.row, column] = own
-            self._drop(group, [block])
+            self._references.drop(group, [block])
 
     def take_copies(self) -> list[BlockCopy]:
         """The copies to make, in this order, before anything is written; they are then forgotten here."""
@@ -240,106 +251,60 @@ class BlockManager:
         """The K and V of `tokens`, the sequence's from its start, are in its blocks.
 
         Full blocks can be shared from now on, with `tail` also the beginning of a block that is not full.
-        Blocks that no later token of the sequence sees are given back.
+        Blocks that no later token of the sequence sees are given back. Nobody may change the `tokens` any more.
         """
+        blocks.computed = tokens
         if blocks.cacheable:
-            self._publish(blocks, tokens, tail)
+            self._publisher.publish(blocks, tail)
+        if self._windowed:
+            self._leave_windows(blocks)
+
+    def note(self, blocks: SequenceBlocks, tokens: Int64, tail: bool = False) -> None:
+        """The same as `commit` where hardly anybody will want to share, as with what a sequence decodes: it can be
+        shared no less, but what that takes is done when somebody asks for it, or when the sequence ends."""
+        blocks.computed = tokens
+        if blocks.cacheable:
+            self._publisher.postpone(blocks, tail)
+        if self._windowed:
+            if blocks.place is not None and self._leaves_nodes(blocks):
+                self._publisher.publish(blocks)
+            self._leave_windows(blocks)
+
+    def distrust(self, blocks: SequenceBlocks) -> None:
+        """Nothing of a sequence that is not in the prefix cache yet may get there: it may be wrong."""
+        blocks.cacheable = blocks.tail = False
+        self.backlog.discard(blocks)
+
+    def _leaves_nodes(self, blocks: SequenceBlocks) -> bool:
+        """Whether a window moves on from the last node of a sequence, or from a block that has none yet."""
+        kept = max(1, len(blocks.nodes))
+        return any(self.cache.first_needed(group, len(blocks.computed)) >= kept for group in self._windowed)
+
+    def _leave_windows(self, blocks: SequenceBlocks) -> None:
+        """Give back what no later token of a sequence sees."""
         for group in self._windowed:
-            needed = min(self.cache.first_needed(group, len(tokens)), blocks.count)
+            needed = min(self.cache.first_needed(group, len(blocks.computed)), blocks.count)
             for block in self.tables[group][blocks.row, blocks.starts[group] : needed].tolist():
-                self._drop(group, [block])
+                self._references.drop(group, [block])
             blocks.starts[group] = max(blocks.starts[group], needed)
-
-    def _publish(self, blocks: SequenceBlocks, tokens: Int64, tail: bool) -> None:
-        size = self.block_size
-        cache, nodes, namespace = self.cache, blocks.nodes, blocks.namespace
-        first, full = len(nodes), len(tokens) // size
-        if first < full:
-            pieces = tokens[first * size : full * size].reshape(-1, size)
-            digests = blocks.chain.blocks(tokens, first, full)
-            held = self._held(blocks, first, full)
-            while (place := len(nodes) - first) < len(held):
-                if cache.settle(namespace, nodes, pieces, digests, held, place):
-                    continue
-                parent = nodes[-1] if nodes else namespace.root
-                node = cache.join(parent, pieces[place], digests[place], held[place])
-                if node == NONE:
-                    blocks.cacheable = False
-                    return
-                self._use(blocks, first + place, held[place], node)
-                nodes.append(node)
-        if tail and len(tokens) % size:
-            parent = nodes[-1] if nodes else namespace.root
-            cache.settle_tail(namespace, parent, tokens[full * size :], self._held(blocks, full, full + 1)[0])
-
-    def _use(self, blocks: SequenceBlocks, column: int, held: Held, node: int) -> None:
-        """Have a sequence use the blocks of a node instead of its own."""
-        for group, block in enumerate(held):
-            shared = self.cache.index.blocks[group][node]
-            if block != shared and block != NONE:
-                self._hold(group, [shared])
-                self.tables[group][blocks.row, column] = shared
-                self._drop(group, [block])
-
-    def _held(self, blocks: SequenceBlocks, first: int, end: int) -> list[Held]:
-        """The memory of its columns `first` to `end` - 1."""
-        groups = [table[blocks.row, first:end].tolist() for table in self.tables]
-        for group in self._windowed:
-            for column in range(first, min(blocks.starts[group], end)):
-                groups[group][column - first] = NONE
-        return list(zip(*groups, strict=True))
 
     def truncate(self, blocks: SequenceBlocks, length: int) -> None:
         """Shrink `blocks` to `length` tokens and give back what lies beyond; the inverse of append."""
         keep = min(blocks.count, self.blocks_for(length))
         for group in self.cache.release_order:
             first = max(keep, blocks.starts[group])
-            self._drop(group, self.tables[group][blocks.row, first : blocks.count][::-1].tolist())
+            self._references.drop(group, self.tables[group][blocks.row, first : blocks.count][::-1].tolist())
         blocks.count = keep
         blocks.length = min(blocks.length, length)
         blocks.writable = min(blocks.writable, keep * self.block_size)
 
     def close(self, blocks: SequenceBlocks) -> None:
-        """Give back all blocks of a sequence, the last one first. Safe to call twice."""
+        """Give back all blocks of a sequence, the last one first; full ones stay cached. Safe to call twice."""
         if blocks not in self.live:
             return
+        if blocks.place is not None:
+            self._publisher.publish(blocks)
         self.truncate(blocks, 0)
         self.live.remove(blocks)
         self.cache.namespaces.leave(blocks.namespace)
         self._rows.append(blocks.row)
-
-    def _take(self, group: int, count: int) -> list[int]:
-        """Free blocks of a group, evicted first if need be; the caller has checked that there are as many."""
-        pool = self.pools[group]
-        if pool.free < count:
-            self.cache.evict(group, count - pool.free)
-        return pool.take(count)
-
-    def _hold(self, group: int, held: list[int]) -> None:
-        """One reference more to each block of a group."""
-        references, node_of = self.pools[group].references, self.cache.node_of[group]
-        idle = []
-        for block in held:
-            if not references[block]:
-                idle.append(node_of[block])
-            references[block] += 1
-        if idle:
-            self.cache.revive(group, idle)
-
-    def _drop(self, group: int, held: list[int]) -> None:
-        """One reference less to each block of a sequence; those without any are then cached, or free."""
-        pool, node_of = self.pools[group], self.cache.node_of[group]
-        references = pool.references
-        free, idle = [], []
-        for block in held:
-            references[block] -= 1
-            if not references[block]:
-                node = node_of[block]
-                if node == NONE:
-                    free.append(block)
-                else:
-                    idle.append(node)
-        if free:
-            pool.give_back(free)
-        if idle:
-            self.cache.retain(group, idle)

@@ -44,8 +44,7 @@ class EvictionOrder:
         lists.extend(_PROTECTED, hit)
         excess = lists.size(_PROTECTED) - int(self._share * len(self))
         if excess > 0:
-            demoted = lists.oldest(_PROTECTED, excess)
-            lists.remove(demoted)
+            demoted = lists.pop(_PROTECTED, excess)
             lists.extend(_PROBATION, demoted)
             for node in demoted:
                 hits[node] = 0
@@ -53,11 +52,11 @@ class EvictionOrder:
     def remove(self, nodes: list[int]) -> None:
         self._lists.remove(nodes)
 
-    def oldest(self, count: int) -> list[int]:
-        """The `count` nodes to evict first, in order; all nodes when there are fewer."""
-        nodes = self._lists.oldest(_PROBATION, count)
+    def pop(self, count: int) -> list[int]:
+        """Take out the `count` nodes to evict first, in order; all nodes when there are fewer."""
+        nodes = self._lists.pop(_PROBATION, count)
         if len(nodes) < count:
-            nodes += self._lists.oldest(_PROTECTED, count - len(nodes))
+            nodes += self._lists.pop(_PROTECTED, count - len(nodes))
         return nodes
 
     def nodes(self) -> list[int]:

@@ -22,6 +22,7 @@ def check_blocks(manager: BlockManager, owners: Iterable[SequenceBlocks]) -> Non
         raise EngineError("Two sequences share a row of the block tables, or one has a row without being live.")
     for group in range(len(manager.pools)):
         _check_group(manager, owners, group)
+    manager.backlog.check(manager.live)
     _check_nodes(manager, owners)
 
 
@@ -82,5 +83,8 @@ def _check_nodes(manager: BlockManager, owners: list[SequenceBlocks]) -> None:
         users[blocks.namespace.root] = users.get(blocks.namespace.root, 0) + 1
         if len(blocks.nodes) > blocks.length // manager.block_size:
             raise EngineError("A sequence has more cached nodes than full blocks.")
+        known = len(blocks.computed) // manager.block_size
+        if index.confirmed(blocks.nodes[:known], blocks.computed) < min(known, len(blocks.nodes)):
+            raise EngineError("A sequence has cached nodes of other tokens than its own.")
     if users != {namespace.root: namespace.users for namespace in cache.namespaces.all()}:
         raise EngineError("The users of the cache's namespaces do not add up.")

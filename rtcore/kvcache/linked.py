@@ -55,6 +55,20 @@ class LinkedLists:
             item = following[item]
         return found
 
+    def pop(self, which: int, count: int) -> list[int]:
+        """Take the `count` items that were appended first out of their list; all items when there are fewer."""
+        following, lists, capacity = self._next, self._list, self._capacity
+        found: list[int] = []
+        item = following[capacity + which]
+        while len(found) < count and item < capacity:
+            found.append(item)
+            lists[item] = _ABSENT
+            item = following[item]
+        following[capacity + which] = item
+        self._previous[item] = capacity + which
+        self._sizes[which] -= len(found)
+        return found
+
     def extend(self, which: int, items: list[int]) -> None:
         """Put items that are in no list at the end of one, in their order."""
         sentinel = self._capacity + which
@@ -72,15 +86,23 @@ class LinkedLists:
     def remove(self, items: Iterable[int]) -> None:
         """Take items out of their lists; nothing happens to those that are in none."""
         following, previous, lists, sizes = self._next, self._previous, self._list, self._sizes
+        # Items that stand one after the other leave together: their neighbours are joined once, at the end.
+        before = after = _ABSENT
         for item in items:
             which = lists[item]
             if which == _ABSENT:
                 continue
-            before, after = previous[item], following[item]
-            following[before] = after
-            previous[after] = before
             lists[item] = _ABSENT
             sizes[which] -= 1
+            if item != after:
+                if after != _ABSENT:
+                    following[before] = after
+                    previous[after] = before
+                before = previous[item]
+            after = following[item]
+        if after != _ABSENT:
+            following[before] = after
+            previous[after] = before
 
     def items(self, which: int) -> Iterator[int]:
         """The items of a list in order; the list must not change meanwhile."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rtcore.kvcache.hash_chain import Digest, blake2b_digest
+from rtcore.kvcache.hash_chain import Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,4 +18,4 @@ class CachePolicy:
     ttl: float = 3600.0
     protected_share: float = 0.5
     tenant_share: float = 1.0
-    digest: Digest = blake2b_digest
+    digest: Digest = hash

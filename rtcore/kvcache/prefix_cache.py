@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rtcore.executor.base import Int64
@@ -17,8 +17,8 @@ from rtcore.kvcache.namespaces import Namespace, Namespaces
 from rtcore.kvcache.policy import CachePolicy
 from rtcore.kvcache.prefix_index import NONE, PrefixIndex
 
-Held = tuple[int, ...]
-"""The memory of one column of a sequence: a block of every group, NONE where that was given back."""
+Held = list[list[int]]
+"""The memory of consecutive columns of a sequence: the blocks of every group, NONE where one was given back."""
 
 
 @dataclass(slots=True)
@@ -76,21 +76,29 @@ class PrefixCache:
         """Nodes that no sequence uses, the first to be evicted first."""
         return self._order.nodes()
 
-    def match(self, chain: HashChain, tokens: Int64) -> Match:
-        """The longest cached beginning of `tokens`, compared token by token. Changes nothing."""
+    def walk(self, chain: HashChain, tokens: Int64) -> list[int]:
+        """The full nodes of the longest cached beginning of `tokens`, compared token by token."""
         namespace = self.namespaces.find(chain.key)
         if namespace is None:
-            return Match([])
-        index, size = self.index, self._block_size
+            return []
+        index = self.index
         parent = namespace.root
         nodes: list[int] = []
-        for position in range(len(tokens) // size):
+        for position in range(len(tokens) // self._block_size):
             node = index.find(chain.block(tokens, position))
             if node == NONE or index.parent[node] != parent:
                 break
             nodes.append(node)
             parent = node
         del nodes[index.confirmed(nodes, tokens) :]
+        return nodes
+
+    def match(self, chain: HashChain, tokens: Int64, nodes: list[int]) -> Match:
+        """The longest cached beginning of `tokens`, of which the full `nodes` were found."""
+        namespace = self.namespaces.find(chain.key)
+        if namespace is None:
+            return Match([])
+        index, size = self.index, self._block_size
         parent = nodes[-1] if nodes else namespace.root
         # A whole block is found by its digest or not at all: a tail ends before its block does.
         rest = tokens[len(nodes) * size : (len(nodes) + 1) * size - 1]
@@ -130,38 +138,55 @@ class PrefixCache:
         return max(0, min((computed - window + 1) // self._block_size, computed // self._block_size - 1))
 
     def settle(
-        self,
-        namespace: Namespace,
-        nodes: list[int],
-        pieces: Int64,
-        digests: list[bytes],
-        held: list[Held],
-        begin: int,
+        self, namespace: Namespace, nodes: list[int], pieces: Int64, digests: list[int], held: Held, begin: int
     ) -> int:
         """Add the nodes of consecutive full blocks, from number `begin` on, to the chain `nodes`; returns how many.
 
-        pieces: int64 [blocks, block_size], their tokens. held: the memory of each. Ends before a block that cannot
-        be cached: there is no room for a node, or one with its digest is there already; `join` says whether that
-        one can be used instead.
+        pieces: int64 [blocks, block_size], their tokens. held: the memory of all of them. Ends before a block that
+        cannot be cached: there is no room for a node, or one with its digest is there already; `join` says whether
+        that one can be used instead.
         """
         index = self.index
-        parent = nodes[-1] if nodes else namespace.root
+        place = begin
+        while place < len(digests):
+            own = self._own(held, place)
+            if own != NONE and index.find(digests[place]) == NONE:
+                index.extend(own, pieces[place], digests[place])
+                added = [own]
+            else:
+                end = self._new_until(digests, held, place)
+                if end == place:
+                    break
+                added = self._insert(
+                    namespace,
+                    nodes[-1] if nodes else namespace.root,
+                    pieces[place:end],
+                    digests[place:end],
+                    held,
+                    place,
+                )
+                if not added:
+                    break
+            nodes += added
+            place += len(added)
+        return place - begin
+
+    def _new_until(self, digests: list[int], held: Held, begin: int) -> int:
+        """The end of the blocks from number `begin` on that are new: without a node, and with a digest that neither
+        a node nor one before it has."""
+        if not self._window_idle and self.index.lacks(digests[begin:]):
+            pairs = zip(held, self.node_of, strict=True)
+            if all(node_of[block] == NONE for column, node_of in pairs for block in column[begin:]):
+                return len(digests)
+        seen: set[int] = set()
         for place in range(begin, len(digests)):
             digest = digests[place]
-            if index.find(digest) != NONE:
-                return place - begin
-            node = self._own(held[place])
-            if node != NONE:
-                index.extend(node, pieces[place], digest)
-            else:
-                node = self._insert(namespace, parent, pieces[place], digest, held[place])
-                if node == NONE:
-                    return place - begin
-            nodes.append(node)
-            parent = node
-        return len(digests) - begin
+            if digest in seen or self.index.find(digest) != NONE or self._own(held, place) != NONE:
+                return place
+            seen.add(digest)
+        return len(digests)
 
-    def join(self, parent: int, tokens: Int64, digest: bytes, held: Held) -> int:
+    def join(self, parent: int, tokens: Int64, digest: int, held: Held, place: int) -> int:
         """The older node of the same tokens, whose blocks are to be used instead of those that are `held`.
 
         NONE if there is none, which can be because another block has the digest.
@@ -173,19 +198,20 @@ class PrefixCache:
         if not index.holds(found, parent, tokens):
             self.counters.collisions += 1
             return NONE
-        own = self._own(held)
+        own = self._own(held, place)
         if own != NONE:
             self._disown(own)
-        for group, block in enumerate(held):
+        for group, column in enumerate(held):
+            block = column[place]
             if block != NONE and index.blocks[group][found] == NONE:
                 index.blocks[group][found] = block
                 self.node_of[group][block] = found
         return found
 
-    def settle_tail(self, namespace: Namespace, parent: int, tokens: Int64, held: Held) -> None:
+    def settle_tail(self, namespace: Namespace, parent: int, tokens: Int64, held: Held, place: int) -> None:
         """Make the beginning of a block that is not full yet known, unless an equal or longer one is."""
         index = self.index
-        own = self._own(held)
+        own = self._own(held, place)
         if own != NONE:
             if index.filled[own] < len(tokens):
                 index.extend(own, tokens, None)
@@ -196,27 +222,33 @@ class PrefixCache:
                 return
             if index.filled[rival] < self._block_size and rival in self._order:
                 self._remove([rival], "replaced")
-        self._insert(namespace, parent, tokens, None, held)
+        self._insert(namespace, parent, tokens[None], [None], held, place)
 
-    def _own(self, held: Held) -> int:
-        """The node that the blocks already belong to."""
-        for group, block in enumerate(held):
-            if block != NONE:
-                node = self.node_of[group][block]
-                if node != NONE:
-                    return node
+    def _own(self, held: Held, place: int) -> int:
+        """The node that the blocks of one column already belong to."""
+        for column, node_of in zip(held, self.node_of, strict=True):
+            block = column[place]
+            if block != NONE and node_of[block] != NONE:
+                return node_of[block]
         return NONE
 
-    def _insert(self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes | None, held: Held) -> int:
-        """A new node with the blocks `held`, NONE if there is no room for it."""
-        node = self.index.insert(namespace, parent, tokens, digest)
-        if node == NONE:
-            return NONE
-        for group, block in enumerate(held):
-            if block != NONE:
-                self.index.blocks[group][node] = block
-                self.node_of[group][block] = node
-        return node
+    def _insert(
+        self,
+        namespace: Namespace,
+        parent: int,
+        pieces: Int64,
+        digests: Sequence[int | None],
+        held: Held,
+        begin: int,
+    ) -> list[int]:
+        """New nodes with the blocks `held` from number `begin` on; fewer where there is no room for more."""
+        nodes = self.index.insert(namespace, parent, pieces, digests)
+        for column, own, node_of in zip(held, self.index.blocks, self.node_of, strict=True):
+            for node, block in zip(nodes, column[begin:], strict=False):
+                own[node] = block
+                if block != NONE:
+                    node_of[block] = node
+        return nodes
 
     def _unbind(self, group: int, node: int) -> int:
         """Take a node's block of a group from it; returns the block, NONE if it had none."""
@@ -264,7 +296,7 @@ class PrefixCache:
         """Free `count` blocks of a group; the caller has checked that as many are evictable."""
         idle = self._window_idle.get(group)
         if idle is None:
-            self._remove(self._order.oldest(count), "capacity")
+            self._forget(self._order.pop(count), "capacity")
         else:
             for node in idle.oldest(0, count):
                 self._lose(group, node, "capacity")
@@ -295,6 +327,10 @@ class PrefixCache:
     def _remove(self, nodes: list[int], cause: str) -> None:
         """Free all blocks of idle nodes, leaves first, and forget them."""
         self._order.remove(nodes)
+        self._forget(nodes, cause)
+
+    def _forget(self, nodes: list[int], cause: str) -> None:
+        """The same for nodes that are not in the order of eviction any more."""
         self._idle.remove(nodes)
         for group, pool in enumerate(self._pools):
             column, node_of = self.index.blocks[group], self.node_of[group]

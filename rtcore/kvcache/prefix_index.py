@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -29,10 +29,12 @@ class PrefixIndex:
         self._unused: list[int] = []
         self._fresh = 0
         self._capacity = capacity
-        self._by_digest: dict[bytes, int] = {}
-        # By parent << 32 | first token.
+        self._block_size = block_size
+        self._by_digest: dict[int, int] = {}
+        # By `key_of` parent and first token.
         self._by_first: dict[int, int] = {}
-        self._digest: list[bytes | None] = []
+        self._digest = array("q", [0]) * capacity
+        self._key = array("q", [0]) * capacity
         self._tokens = np.zeros((capacity, block_size), np.int32)
         self._namespaces = namespaces
         self.parent = array("i", [NONE]) * capacity
@@ -46,12 +48,21 @@ class PrefixIndex:
     def __len__(self) -> int:
         return self._fresh - len(self._unused)
 
+    @staticmethod
+    def key_of(parent: int, first: int) -> int:
+        """One number for what follows `parent`, a node or a root, and begins with token `first`."""
+        return (parent << 32) | first
+
     def namespace(self, node: int) -> Namespace:
         return self._namespaces.by_root[self._root[node]]
 
-    def find(self, digest: bytes) -> int:
+    def find(self, digest: int) -> int:
         """The full node of a digest, NONE if there is none. Its tokens may differ: see `holds`."""
         return self._by_digest.get(digest, NONE)
+
+    def lacks(self, digests: list[int]) -> bool:
+        """Whether no full node has any of the digests, all of which differ."""
+        return self._by_digest.keys().isdisjoint(digests) and len(set(digests)) == len(digests)
 
     def holds(self, node: int, parent: int, tokens: Int64) -> bool:
         """Whether a node follows `parent` and begins with `tokens`."""
@@ -75,33 +86,63 @@ class PrefixIndex:
         """The newest node that follows `parent` and begins with token `first`, NONE if there is none."""
         return self._by_first.get((parent << 32) | first, NONE)
 
-    def insert(self, namespace: Namespace, parent: int, tokens: Int64, digest: bytes | None) -> int:
-        """A new node without blocks; it is full exactly if there is a digest. NONE if there is no room for it."""
-        if self._unused:
-            node = self._unused.pop()
-        elif self._fresh == self._capacity:
-            return NONE
+    def at(self, key: int) -> int:
+        """The same by `key_of` both."""
+        return self._by_first.get(key, NONE)
+
+    def insert(self, namespace: Namespace, parent: int, pieces: Int64, digests: Sequence[int | None]) -> list[int]:
+        """New nodes without blocks, each following the one before it; fewer where there is no room for more.
+
+        pieces: int64 [nodes, tokens], full blocks with a digest each, which are new; or one without a digest that
+        is not full.
+        """
+        nodes = self._allocate(len(digests))
+        if not nodes:
+            return nodes
+        width = pieces.shape[1]
+        if len(nodes) == 1:
+            self._tokens[nodes[0], :width] = pieces[0]
         else:
-            node = self._fresh
-            self._fresh += 1
-            self._digest.append(None)
-        self.parent[node] = parent
-        self._root[node] = namespace.root
-        self.hits[node] = 0
+            self._tokens[nodes] = pieces[: len(nodes)]
         if parent >= 0:
             self.children[parent] += 1
         else:
             namespace.users += 1
-        self.extend(node, tokens, digest)
-        self._by_first[(parent << 32) | tokens.item(0)] = node
-        return node
+        root, parents, roots, children = namespace.root, self.parent, self._root, self.children
+        hits, filled, keys = self.hits, self.filled, self._key
+        known, by_digest, by_first = self._digest, self._by_digest, self._by_first
+        for node, first, digest in zip(nodes, pieces[:, 0].tolist(), digests, strict=False):
+            keys[node] = key = (parent << 32) | first
+            by_first[key] = node
+            parents[node] = parent
+            roots[node] = root
+            children[node] = 1
+            hits[node] = 0
+            filled[node] = width
+            if digest is not None:
+                known[node] = digest
+                by_digest[digest] = node
+            parent = node
+        children[parent] = 0
+        return nodes
 
-    def extend(self, node: int, tokens: Int64, digest: bytes | None) -> None:
+    def _allocate(self, count: int) -> list[int]:
+        """Up to `count` unused nodes."""
+        unused = self._unused
+        nodes = unused[-count:]
+        del unused[-count:]
+        more = min(count - len(nodes), self._capacity - self._fresh)
+        if more > 0:
+            nodes += range(self._fresh, self._fresh + more)
+            self._fresh += more
+        return nodes
+
+    def extend(self, node: int, tokens: Int64, digest: int | None) -> None:
         """Have a node hold `tokens`, which begin with those that it holds; with a digest it becomes full."""
         self._tokens[node, : len(tokens)] = tokens
         self.filled[node] = len(tokens)
-        self._digest[node] = digest
         if digest is not None:
+            self._digest[node] = digest
             self._by_digest[digest] = node
 
     def hit(self, nodes: Iterable[int]) -> None:
@@ -113,17 +154,18 @@ class PrefixIndex:
     def remove(self, nodes: list[int]) -> None:
         """Forget nodes, each after all that follow it; the parents have as many children less."""
         digests, by_digest, by_first = self._digest, self._by_digest, self._by_first
-        parents, children, filled, tokens = self.parent, self.children, self.filled, self._tokens
+        parents, children, filled, keys = self.parent, self.children, self.filled, self._key
+        size = self._block_size
         for node in nodes:
             if children[node]:
                 raise EngineError("A cached block would go before those that follow it.")
-            digest = digests[node]
-            if digest is not None:
-                del by_digest[digest]
+            if filled[node] == size:
+                del by_digest[digests[node]]
             parent = parents[node]
-            key = (parent << 32) | tokens.item(node, 0)
-            if by_first.get(key) == node:
-                del by_first[key]
+            key = keys[node]
+            newest = by_first.pop(key, node)
+            if newest != node:
+                by_first[key] = newest
             if parent >= 0:
                 children[parent] -= 1
             else:

@@ -39,7 +39,8 @@ class ActiveSet:
             Lane(1 - config.long_share, self._accounts, config.ageing),
             Lane(config.long_share, self._accounts, config.ageing),
         )
-        self.running: dict[Sequence, None] = {}
+        self.running: dict[Sequence, Work] = {}
+        """In order of their starts, each with the work of a step in which it decodes."""
         self.waiting_tokens = 0
 
     @property
@@ -73,7 +74,7 @@ class ActiveSet:
         lane = self.lane(sequence)
         lane.waiting.discard(sequence)
         lane.running[sequence] = None
-        self.running[sequence] = None
+        self.running[sequence] = Work(sequence, 1, None, True)
         self.waiting_tokens -= sequence.length
         self._accounts.serve(sequence.tenant)
         sequence.status = Status.RUNNING
@@ -91,17 +92,21 @@ class ActiveSet:
         size = self._blocks.block_size
         for work in works:
             sequence, tokens = work.sequence, work.tokens
-            if work.drafts:
-                tokens += work.accepted - len(work.drafts)
-            sequence.computed = computed = sequence.computed + tokens
-            if tokens == 1 and computed % size and sequence.frontier is None and sequence.saved is None:
-                continue  # It decoded, no block became full, and no copy in host memory is spent.
+            if tokens == 1:
+                sequence.computed = computed = sequence.computed + 1
+                if computed % size and sequence.frontier is None and sequence.saved is None:
+                    continue  # It decoded, no block became full, and no copy in host memory is spent.
+            else:
+                if work.drafts:
+                    tokens += work.accepted - len(work.drafts)
+                sequence.computed = computed = sequence.computed + tokens
             prefilled = not (tokens == 1 or work.drafts) or sequence.frontier is not None
-            complete = computed == sequence.length
-            self._blocks.commit(held(sequence), sequence.tokens[:computed], tail=prefilled and complete)
-            self._charge(sequence)
-            if sequence.saved is not None:
+            blocks, known = held(sequence), sequence.tokens[:computed]
+            if prefilled or sequence.saved is not None:
+                self._blocks.commit(blocks, known)
                 self.unsave(sequence)
+            self._blocks.note(blocks, known, tail=prefilled and computed == sequence.length)
+            self._charge(sequence)
             if prefilled and self._shares_prompts:
                 self._put_back(self._parking.advance(sequence))
 
@@ -116,11 +121,12 @@ class ActiveSet:
             sequence = work.sequence
             if sequence.blocks is None:
                 continue
-            if work.reserved < 0:
+            if work.started:
                 self._stop(sequence)
                 self._put_back([sequence])
             else:
-                self._blocks.truncate(sequence.blocks, work.reserved)
+                before = sequence.blocks.length - 1 if work.reserved is None else work.reserved
+                self._blocks.truncate(sequence.blocks, before)
 
     def restart(self, sequence: Sequence) -> None:
         """Running to waiting, because its blocks do not hold what they should; nothing of it is kept."""
@@ -147,7 +153,7 @@ class ActiveSet:
 
     def distrust(self, sequence: Sequence) -> None:
         """Cache nothing more of a running sequence: what it computed may be wrong."""
-        held(sequence).cacheable = False
+        self._blocks.distrust(held(sequence))
 
     def unsave(self, sequence: Sequence) -> None:
         """Forget the copy of a sequence's blocks in host memory."""

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
 
 from rtcore.kvcache.sequence_blocks import BlockCopy
 from rtcore.sequence import Sequence
+
+_tokens = attrgetter("tokens")
 
 
 @dataclass(slots=True)
 class Work:
     """The next `tokens` uncomputed tokens of a sequence, and how far its blocks reached before this step.
 
-    reserved: tokens that the sequence's blocks held before; -1 if it held none and was waiting. samples: whether
-    the step reaches the sequence's newest token, so that the next one can be drawn. drafts: guesses at the tokens
-    that follow the newest one; they are the last of `tokens`, and the step draws a token after each of them too.
-    accepted: how many drafts the draws confirmed, known before the work is committed; the others count as not
-    computed.
+    reserved: tokens that the sequence's blocks held before; -1 if it held none and was waiting, None for one less
+    than they hold now. samples: whether the step reaches the sequence's newest token, so that the next one can be
+    drawn. drafts: guesses at the tokens that follow the newest one; they are the last of `tokens`, and the step
+    draws a token after each of them too. accepted: how many drafts the draws confirmed, known before the work is
+    committed; the others count as not computed.
     """
 
     sequence: Sequence
     tokens: int
-    reserved: int
+    reserved: int | None
     samples: bool
     drafts: tuple[int, ...] = ()
     accepted: int = 0
+
+    @property
+    def started(self) -> bool:
+        """Whether its sequence was waiting before this step."""
+        return self.reserved == -1
 
     @property
     def scored(self) -> int:
@@ -40,6 +49,11 @@ class Work:
     def logits(self) -> int:
         """How many of its tokens, the last ones, go through the head."""
         return self.scored + (1 + len(self.drafts) if self.samples else 0)
+
+
+def singles(works: list[Work]) -> int:
+    """How many works of a step have a single token: they come first."""
+    return bisect_left(works, 2, key=_tokens)
 
 
 @dataclass(slots=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 import numpy as np
 
 from rtcore.executor.base import Int32, Int64, StepInputs
-from rtcore.scheduler.base import Work
+from rtcore.scheduler.base import Work, singles
 from rtcore.sequence import Sequence, held
 
 _SMALLEST_BUCKET = 128
@@ -66,14 +64,16 @@ class BatchBuilder:
         that the head never runs on nothing. Where the sequences of the last step decode again, the result is the
         same object, written anew.
         """
-        sequences = [work.sequence for work in works if work.tokens == 1 and work.samples]
-        decode = len(sequences) == len(works) <= _FEW
-        again = self._again(sequences) if decode else None
+        if len(works) > _FEW or not all(work.tokens == 1 and work.samples for work in works):
+            self._decoded = []
+            return self._new(works)
+        sequences = [work.sequence for work in works]
+        again = self._again(sequences)
         if again is not None:
             return again
         self._decoded = []
         inputs = self._inputs = self._new(works)
-        if decode and not any(sequence.decoding.scores_prompt for sequence in sequences):
+        if not any(sequence.decoding.scores_prompt for sequence in sequences):
             self._decoded = sequences
             self._picked = [held(sequence).row for sequence in sequences]
             self._views = _Views(inputs, self._flat_tables)
@@ -105,32 +105,33 @@ class BatchBuilder:
         return inputs
 
     def _new(self, works: list[Work]) -> StepInputs:
-        rows = len(works)
-        singles = bisect_left(works, 2, key=lambda work: work.tokens)
+        rows, decodes = len(works), singles(works)
+        chunks = works[decodes:]
         sequences = [work.sequence for work in works]
-        computed = [sequence.computed for sequence in sequences]
-        begins = np.fromiter(computed, np.int64, rows)
+        begins = np.fromiter([sequence.computed for sequence in sequences], np.int64, rows)
         tables = [sequence.blocks.row for sequence in sequences]  # type: ignore[union-attr]
         picked = np.fromiter(tables, np.int64, rows)
-        sampling = all([work.samples for work in works[:singles]])  # noqa: C419  A list is twice as fast here.
-        self._input_ids[:singles] = _next_tokens(sequences[:singles], sampling)
-        self._positions[:singles] = begins[:singles]
-        if singles == rows and sampling:
+        if chunks:
+            del sequences[decodes:]
+        sampling = all([work.samples for work in works[:decodes]])  # noqa: C419  A list is twice as fast here.
+        self._input_ids[:decodes] = _next_tokens(sequences, sampling)
+        self._positions[:decodes] = begins[:decodes]
+        seq_lens = begins.astype(np.int32)
+        if not chunks and sampling:
             # Every row decodes: each has one token, which goes through the head.
-            token, query = rows, 1
+            token = rows
             query_start, logit_rows = self._query_start[: rows + 1], self._logit_rows[:rows]
-            seq_lens, longest = (begins + 1).astype(np.int32), max(computed) + 1
+            seq_lens += 1
         else:
-            ends = self._chunks(works[singles:], singles)
+            ends = self._chunks(chunks, decodes)
             token = ends[-1] if ends else rows
             query_start = self._query_start[: rows + 1].copy()
-            query_start[singles + 1 :] = ends
+            query_start[decodes + 1 :] = ends
             lengths = query_start[1:] - query_start[:-1]
-            query = int(lengths.max())
-            seq_lens = begins.astype(np.int32) + lengths
-            longest = int(seq_lens.max())
-            logit_rows = self._heads(works, query_start, singles if sampling else 0)
-        self._plan[:] = (singles, rows - singles, query, context_bucket(longest), token, rows)
+            seq_lens += lengths
+            logit_rows = self._heads(works, query_start, decodes if sampling else 0)
+        longest, query = int(seq_lens.max()), max([work.tokens for work in chunks], default=1)
+        self._plan[:] = (decodes, rows - decodes, query, context_bucket(longest), token, rows)
         width = -(-longest // self._block_size)
         return StepInputs(
             input_ids=self._input_ids[:token],
@@ -141,16 +142,19 @@ class BatchBuilder:
             block_tables=[table[:, :width].take(picked, axis=0) for table in self._tables],
             slot_mapping=self._slot_mapping(picked if token == rows else np.repeat(picked, lengths), token),
             plan=self._plan,
-            token_source=self._token_source(works, singles, token),
+            token_source=self._token_source(sequences, token),
         )
 
-    def _token_source(self, works: list[Work], singles: int, tokens: int) -> Int32 | None:
-        """For each of a step's tokens the row of the step before that chooses it, None where all are known."""
-        known = _sources([work.sequence for work in works[:singles]])
-        if known is None or singles == tokens:
+    def _token_source(self, decoding: list[Sequence], tokens: int) -> Int32 | None:
+        """For each of a step's tokens the row of the step before that chooses it, None where all are known.
+
+        decoding: the sequences of the first tokens, one each.
+        """
+        known = _sources(decoding)
+        if known is None or len(decoding) == tokens:
             return known
         source = np.full(tokens, -1, np.int32)
-        source[:singles] = known
+        source[: len(decoding)] = known
         return source
 
     def _chunks(self, works: list[Work], token: int) -> list[int]:
@@ -201,7 +205,7 @@ class BatchBuilder:
 def _sources(sequences: list[Sequence]) -> Int32 | None:
     """For sequences of one token each, which row of the step before chooses it; None where all are known."""
     sources = [sequence.source for sequence in sequences]
-    return np.array(sources, np.int32) if max(sources, default=-1) >= 0 else None
+    return np.array(sources, np.int32) if sources.count(-1) != len(sources) else None
 
 
 def _next_tokens(sequences: list[Sequence], sampling: bool) -> list[int]:

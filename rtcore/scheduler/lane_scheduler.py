@@ -12,7 +12,7 @@ from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.sequence_blocks import SequenceBlocks
 from rtcore.request import EngineRequest
 from rtcore.scheduler.active import ActiveSet
-from rtcore.scheduler.base import ScheduledStep, Work
+from rtcore.scheduler.base import ScheduledStep, Work, singles
 from rtcore.scheduler.budget import StepBudget
 from rtcore.scheduler.cost_model import CostModel, attended
 from rtcore.scheduler.deadlines import Deadlines
@@ -178,7 +178,7 @@ class LaneScheduler:
         prefilling: list[Sequence] = []
         growing: list[Sequence] = []
         attended = 0
-        for sequence in self._active.running:
+        for sequence, work in self._active.running.items():
             length = sequence.length
             blocks = sequence.blocks
             if blocks is None or length - sequence.computed != 1:
@@ -186,12 +186,15 @@ class LaneScheduler:
                 if length > sequence.computed:
                     prefilling.append(sequence)
                 continue
-            works.append(Work(sequence, 1, blocks.length, True))
+            works.append(work)
             attended += length
             if length <= blocks.writable:
                 blocks.length = length
             else:
                 growing.append(sequence)
+        if self._drafting is not None:
+            # Drafts change a work, so it must be of this step alone.
+            works = [Work(work.sequence, 1, work.sequence.computed, True) for work in works]
         step.attended = attended
         if growing:
             while not self._blocks.can_add_blocks(len(growing)):
@@ -258,8 +261,8 @@ class LaneScheduler:
 
     def observe(self, works: list[Work], seconds: float) -> None:
         """Learn from works that ran together, those of one token first, before they are committed."""
-        before = [work.sequence.computed for work in works if work.tokens == 1]
-        tokens, context = len(before), float(sum(before) + len(before))
+        tokens = singles(works)
+        context = float(sum([work.sequence.computed for work in works[:tokens]]) + tokens)
         for work in works[tokens:]:
             tokens += work.tokens
             context += attended(work.sequence.computed, work.tokens)

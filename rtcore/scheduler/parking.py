@@ -18,7 +18,7 @@ class Parking:
     """
 
     def __init__(self) -> None:
-        self._leaders: dict[bytes, Sequence] = {}
+        self._leaders: dict[int, Sequence] = {}
         self._parked: dict[Sequence, dict[Sequence, int]] = {}
         self._leader_of: dict[Sequence, Sequence] = {}
 

@@ -79,9 +79,11 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_activations_flag(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Whether products with quantised weights round their input."""
+    from rtcore.config import Activations
+
     parser.add_argument(
         "--activations",
-        choices=("int8", "float32"),
+        choices=get_args(Activations),
         default="int8",
         help="what products with quantised weights round their input to; float32 is exact and slow (default: int8)",
     )

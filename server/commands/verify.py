@@ -55,7 +55,7 @@ def _lines(report: VerifyReport) -> list[str]:
         decisive = sum(prompt.decisive for prompt in replay.prompts)
         flipped = sum(len(prompt.flipped) for prompt in replay.prompts)
         lines.append(
-            f"replay   {replay.precision} for {replay.target}: {'ok' if replay.ok else 'FAILED'}; "
+            f"replay   {replay.title}: {'ok' if replay.ok else 'FAILED'}; "
             f"{len(replay.prompts)} prompts, logits within {replay.deviation:.2g} of {replay.bound:.2g} allowed, "
             f"arg-max equal at {decisive - flipped} of {decisive} decisive positions"
         )

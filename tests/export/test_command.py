@@ -144,7 +144,7 @@ def test_a_gguf_file_becomes_a_bundle_with_its_text(tmp_path: Path) -> None:
 def test_a_verified_export_records_and_replays_golden_logits(llama: Path, tmp_path: Path, capsys: Any) -> None:
     assert run("export", llama, "--out", tmp_path / "bundle", "--precision", "fp32", "--verify") == 0
     assert Bundle.open(tmp_path / "bundle").manifest.golden
-    assert "fp32: logits within" in capsys.readouterr().err
+    assert "fp32 for cpu: logits within" in capsys.readouterr().err
     assert run("verify", tmp_path / "bundle") == 0
 
 

@@ -193,3 +193,19 @@ def test_golden_holds_for_the_graph_and_not_for_another(precision: str, tmp_path
         assert compare(prompt, logits, record.bound).within(record.bound)
         logits = wrong.step([(prompt.name, prompt.token_ids)])[prompt.positions]
         assert not compare(prompt, logits, record.bound).within(record.bound)
+
+
+def test_the_exact_bound_is_for_exact_activations_alone(tmp_path: Path) -> None:
+    chosen = case("llama")
+    lowered = chosen.lower(recipe_for("int8"))
+    record = golden(chosen.captured, [lowered], chosen.checkpoint, chosen.config, tmp_path).precisions["int8"]
+    assert record.exact_bound is not None and 0 < record.exact_bound < record.bound / 4
+    exact = PagedRun(lowered, tmp_path / "exact.onnx", activations="float32")
+    rounded = PagedRun(lowered, tmp_path / "rounded.onnx")
+    beyond = []
+    for prompt in record.prompts:
+        logits = exact.step([(prompt.name, prompt.token_ids)])[prompt.positions]
+        assert compare(prompt, logits, record.exact_bound).within(record.exact_bound)
+        logits = rounded.step([(prompt.name, prompt.token_ids)])[prompt.positions]
+        beyond.append(not compare(prompt, logits, record.exact_bound).within(record.exact_bound))
+    assert any(beyond)

@@ -16,7 +16,7 @@ from rtcore.decoding.grammar.vocabulary import LoadVocabulary, no_vocabulary
 from rtcore.engine import Engine
 from rtcore.executor.base import Executor, Float32, Int32, Int64, Payload, StepInputs
 from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
-from rtcore.kvcache.hash_chain import Digest, blake2b_digest
+from rtcore.kvcache.hash_chain import Digest
 from rtcore.manifest import Dimensions, Manifest, Source, TextInfo
 from rtcore.request import TokenDelta
 from rtcore.scheduler.outcome import StepResult
@@ -168,7 +168,7 @@ def fake_engine(
     context_length: int = 256,
     stop_ids: tuple[int, ...] = (2,),
     clock: Callable[[], float] = time.monotonic,
-    digest: Digest = blake2b_digest,
+    digest: Digest = hash,
     vocabulary: LoadVocabulary = no_vocabulary,
     **config: object,
 ) -> Engine:

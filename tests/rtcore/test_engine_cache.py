@@ -54,6 +54,50 @@ def test_a_cancelled_request_leaves_what_it_computed() -> None:
     assert engine.stats().cache.hit_tokens == 10
 
 
+def test_a_request_takes_over_what_a_running_one_decodes() -> None:
+    engine = fake_engine(stop_ids=())
+    engine.submit(request("a", tokens=40))
+    deltas: Deltas = {}
+    for _ in range(20):
+        advance(engine, deltas)
+    known = [*PROMPT, *tokens_of(deltas["a"])]
+    computed = len(known) - 1
+    engine.submit(request("b", [*known, 9], tokens=12))
+    drain(engine, deltas)
+    size = engine._blocks.block_size
+    assert engine.stats().cache.hit_tokens == computed - computed % size > len(PROMPT) + size
+    for name, prompt, tokens in (("a", PROMPT, 40), ("b", [*known, 9], 12)):
+        alone = fake_engine(prefix_cache=False, stop_ids=())
+        alone.submit(request("x", prompt, tokens=tokens))
+        assert tokens_of(deltas[name]) == tokens_of(drain(alone)["x"])
+
+
+@pytest.mark.parametrize("end", ["cancel", "preempt", "swap"])
+def test_whatever_ends_a_request_leaves_what_it_decoded(end: str) -> None:
+    engine = fake_engine(stop_ids=(), swap_bytes=1 << 20 if end == "swap" else 0)
+    engine.submit(request("a", tokens=40))
+    deltas: Deltas = {}
+    for _ in range(21):
+        advance(engine, deltas)
+    known = [*PROMPT, *tokens_of(deltas["a"])]
+    if end == "cancel":
+        engine.cancel("a")
+    else:
+        step = ScheduledStep()
+        active = engine._scheduler._active
+        active.preempt(active.least_important(), step)
+        assert len(step.saves) == (end == "swap")
+        assert engine._prepare(step, []) is Outcome.COMMITTED
+    engine.submit(request("b", [*known, 9], priority=-1))
+    advance(engine, deltas)
+    assert engine.stats().cache.hit_tokens == len(known) - 1
+    drain(engine, deltas)
+    if end != "cancel":
+        alone = fake_engine(prefix_cache=False, stop_ids=())
+        alone.submit(request("x", tokens=40))
+        assert tokens_of(deltas["a"]) == tokens_of(drain(alone)["x"])
+
+
 def test_salts_and_read_cache() -> None:
     engine = fake_engine()
     for name, terms in (("a", {"cache_salt": "x"}), ("b", {"cache_salt": "y"}), ("c", {"read_cache": False})):

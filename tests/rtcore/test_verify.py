@@ -12,7 +12,7 @@ import pytest
 from ops.errors import BundleDamaged, CacheTooSmall, VerificationFailed, WrongTarget
 from rtcore import golden
 from rtcore.bundle import Bundle
-from rtcore.config import EngineConfig
+from rtcore.config import Activations, EngineConfig
 from rtcore.executor.registry import load_executor
 from rtcore.manifest import GOLDEN_FILE
 from rtcore.verify import TeacherForced, VerifyReport, verify
@@ -88,6 +88,19 @@ def test_a_logit_just_out_of_bounds_fails(bundle: Path) -> None:
     report = verify(bundle, CONFIG)
     assert failing(report)
     assert 2 * TOLERANCE <= report.replays[0].deviation <= 4 * TOLERANCE
+
+
+@pytest.mark.parametrize(("served", "replays"), [("int8", [False, True]), ("float32", [True])])
+def test_a_record_with_an_exact_bound_is_replayed_with_exact_activations_too(
+    bundle: Path, served: Activations, replays: list[bool]
+) -> None:
+    record = golden.decode(golden_record()).precisions["fp32"]
+    impossible = msgspec.structs.replace(record, exact_bound=TOLERANCE * 1e-9)
+    replace_file(bundle, GOLDEN_FILE, golden.encode(golden.Golden({"fp32": impossible})))
+    report = verify(bundle, msgspec.structs.replace(CONFIG, activations=served))
+    assert [replay.exact for replay in report.replays] == replays
+    assert [replay.ok for replay in report.replays] == [not exact for exact in replays]
+    assert "exact activations" in failing(report).what
 
 
 def test_wrong_greedy_tokens_fail(bundle: Path) -> None:

@@ -167,7 +167,7 @@ class Run:
     def _step(self, step: ScheduledStep) -> None:
         works = step.works
         seconds = step_seconds(works)
-        started = [work.sequence for work in works if work.reserved < 0]
+        started = [work.sequence for work in works if work.started]
         if started:
             self._note_starts([sequence for sequence in started if not self._live[sequence].noted])
         self.now += seconds
