@@ -178,8 +178,8 @@ void PagedAttention<kInt8>::decode(const Inputs& in, Stream stream, const Pieces
   session_.device.launch(*pieces.kernel, stream, {in.decodes, attributes_.kv_heads, pieces.count}, in.q, in.k, in.v,
                          in.k_cache.data, in.v_cache.data, in.k_scale.data, in.v_scale.data, in.block_tables.data,
                          in.slot_mapping.data, in.seq_lens.data, in.positions.data, in.rope_table.data, in.q_norm.data,
-                         in.k_norm.data, in.sinks.data, out, scratch, scratch + pieces.results, counters, small(in.q_stride),
-                         small(in.k_stride), small(in.v_stride), attributes_.norm_epsilon, attributes_.scale,
+                         in.k_norm.data, in.sinks.data, out, scratch, scratch + pieces.results, counters,
+                         small(in.q_stride), small(in.k_stride), small(in.v_stride), attributes_.norm_epsilon, attributes_.scale,
                          attributes_.softcap, small(attributes_.window), small(in.table_width), small(pieces.count));
 }
 
@@ -190,8 +190,7 @@ void PagedAttention<kInt8>::prefill(const Inputs& in, Stream stream, const void*
   session_.device.launch(kernel, stream, {tiles, attributes_.heads, in.prompts}, turned, in.k_cache.data,
                          in.v_cache.data, in.k_scale.data, in.v_scale.data, in.block_tables.data, in.query_start.data,
                          in.seq_lens.data, in.sinks.data, out, attributes_.scale, attributes_.softcap,
-                         small(attributes_.window), small(in.table_width),
-                         small(in.decodes));
+                         small(attributes_.window), small(in.table_width), small(in.decodes));
 }
 
 template class PagedAttention<false>;
