@@ -77,8 +77,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cache-dtype",
-        choices=("float32", "float16"),
-        help="type of the KV cache (default: float32 for fp32, else float16)",
+        choices=("float32", "float16", "int8"),
+        help="type of the KV cache: on a CPU float32 or float16 (default: float32 for fp32, else float16), on a "
+        "GPU int8 (default: that of the activations)",
     )
     parser.add_argument("--name", help="the model's name in the bundle (default: that of SOURCE)")
     parser.add_argument(

@@ -54,7 +54,7 @@ class ExportOptions:
     symmetric: bool = True
     sensitive: tuple[str, ...] = ()
     head_bits: Bits | None = None
-    cache_dtype: Literal["float32", "float16"] | None = None
+    cache_dtype: Literal["float32", "float16", "int8"] | None = None
     name: str | None = None
     context_length: int | None = None
     weights: str | None = None
@@ -109,12 +109,19 @@ class ExportOptions:
                     param="--precision",
                 )
             chosen += present
-        if self.cache_dtype is None:
-            return chosen
-        return [
-            (dataclasses.replace(recipe, cache_dtype=self.cache_dtype) if target == CPU else recipe, target)
-            for recipe, target in chosen
-        ]
+        return [(self._with_cache(recipe, target), target) for recipe, target in chosen]
+
+    def _with_cache(self, recipe: Recipe, target: Target) -> Recipe:
+        """The recipe with the type of cache that the user chose, where the target has a choice."""
+        if self.cache_dtype is None or (target != CPU and self.cache_dtype != "int8"):
+            return recipe
+        if target == CPU and self.cache_dtype == "int8":
+            raise ConfigError(
+                "A CPU has no cache of int8.",
+                remedy="Export for the CPU with --cache-dtype float16, and for a GPU apart from it.",
+                param="--cache-dtype",
+            )
+        return dataclasses.replace(recipe, cache_dtype=self.cache_dtype)
 
     @property
     def chosen_default(self) -> str:

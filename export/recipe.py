@@ -37,7 +37,7 @@ class Recipe:
     symmetric: bool = True
     sensitive: tuple[str, ...] = ()
     sensitive_bits: Bits | None = 8
-    cache_dtype: Literal["float32", "float16", "bfloat16"] = "float16"
+    cache_dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float16"
     native: bool = False
     float_type: Literal["float32", "float16", "bfloat16"] = "float32"
 

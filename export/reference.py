@@ -16,7 +16,7 @@ from export.capture import buffers as rebuilt_buffers
 from export.lowering import LoweredModel
 from export.parameters import TensorReader
 from export.scatter import scatter
-from export.simulate import rounding
+from export.simulate import code_cache, rounding
 from export.sources import row_chunks
 from export.tensors import matrix_shape
 from models.registry import family_of
@@ -68,12 +68,15 @@ class Reference:
         return found[len(tokens) :]
 
     def to_half(self) -> None:
-        """Compute in the graph's 16-bit type from now on: the output of each operator is rounded to it."""
+        """Compute in the graph's 16-bit type from now on: the output of each operator is rounded to it, and keys
+        and values as a cache of int8 keeps them, if the graph has one."""
         buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
         self._model.to(self._type)
         for name, buffer in self._model.named_buffers():
             # Inverse frequencies stay as exact as the graph's rotary table.
             buffer.data = buffers[name]
+        if self._lowered.cache_tensors[0].dtype == "int8":
+            code_cache(self._model)
 
     def to_float64(self) -> None:
         """Compute in float64 from now on."""

@@ -14,6 +14,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from export.lowering import LoweredModel
 
 INTERFACE = "ortolan_rounded_cache"
+CODED = "ortolan_coded_cache"
 _HALF = "float16"
 
 
@@ -48,7 +49,7 @@ def rounding(model: PreTrainedModel, lowered: LoweredModel, *, activations: bool
     half = any(cache.dtype == _HALF for cache in lowered.cache_tensors)
     before = model.config._attn_implementation
     if half:
-        AttentionInterface.register(INTERFACE, _attention)
+        AttentionInterface.register(INTERFACE, partial(_attention, _halved))
         model.set_attn_implementation(INTERFACE)
     try:
         yield
@@ -99,7 +100,27 @@ def _experts(
     return total
 
 
+def code_cache(model: PreTrainedModel) -> None:
+    """Have `model` attend to keys and values as a cache of int8 gives them back, from now on."""
+    AttentionInterface.register(CODED, partial(_attention, _coded))
+    model.set_attn_implementation(CODED)
+
+
+def _halved(values: torch.Tensor) -> torch.Tensor:
+    """As a float16 cache gives them back."""
+    return values.to(torch.float16).to(values.dtype)
+
+
+def _coded(values: torch.Tensor) -> torch.Tensor:
+    """As a cache of int8 does, with a scale for each token and head (ops.reference.paged_attention)."""
+    wide = values.to(torch.float32)
+    scales = wide.abs().amax(dim=-1, keepdim=True) / 127
+    codes = torch.floor(wide / torch.where(scales > 0, scales, 1.0) + 0.5)
+    return (codes * scales).to(values.dtype)
+
+
 def _attention(
+    kept: Callable[[torch.Tensor], torch.Tensor],
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -110,11 +131,9 @@ def _attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention [1, heads, T, D] over keys and values as a float16 cache gives them back."""
+    """Causal attention [1, heads, T, D] over keys and values as `kept` gives them back."""
     repeats = query.shape[1] // key.shape[1]
-    key, value = (
-        tensor.to(torch.float16).to(query.dtype).repeat_interleave(repeats, dim=1) for tensor in (key, value)
-    )
+    key, value = (kept(tensor).repeat_interleave(repeats, dim=1) for tensor in (key, value))
     scores = query @ key.transpose(2, 3) * (query.shape[3] ** -0.5 if scaling is None else scaling)
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)

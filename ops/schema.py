@@ -55,7 +55,9 @@ PAGED_ATTENTION = Schema(
         "then attention to K and V as stored, also for this step's tokens. Without k and v, q holds q | k | v "
         "side by side. Query i of the n of a sequence of length L stands at cache position p = L - n + i and sees "
         "cache positions j with j <= p and, with a window W > 0, j > p - W; blocks wholly before the window are "
-        "not read. The softmax has one more term exp(sink) per head where sinks are given."
+        "not read. The softmax has one more term exp(sink) per head where sinks are given. A cache of int8 holds "
+        "codes, value / scale rounded to the nearest, with a scale for each token and head, its largest magnitude "
+        "over 127."
     ),
     inputs=(
         Input("q", "T", "[T, heads * head_dim], or q | k | v side by side without k and v", "queries"),
@@ -80,6 +82,8 @@ PAGED_ATTENTION = Schema(
         Input("out", "T", "[T, heads * v_dim]", "attention result; rows past the real T are zero"),
         Input("k_cache_out", "C", "as k_cache", "the same buffer"),
         Input("v_cache_out", "C", "as v_cache", "the same buffer"),
+        Input("k_scale_out", "float32", "as k_scale", "the same buffer", optional=True),
+        Input("v_scale_out", "float32", "as v_scale", "the same buffer", optional=True),
     ),
     attributes=(
         Attribute("heads", "int", "query heads"),

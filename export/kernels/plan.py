@@ -246,7 +246,10 @@ class _Plan:
         if not present(1):
             widths = [sum(widths)] * 3
         aligned = dict(zip(strides, widths, strict=True))
-        caches = dict.fromkeys(("k_cache", "v_cache"), pointer)
+        cache = node.inputs[3]
+        coded = cache is not None and cache.dtype == ir.DataType.INT8
+        caches = dict.fromkeys(("k_cache", "v_cache"), "*i8" if coded else pointer)
+        caches |= dict.fromkeys(("k_scale", "v_scale"), "*fp32")
         types = (
             inputs | {"turned": pointer} | caches | {"slot_mapping": "*i32", "positions": "*i64"} | rope | strides
         )
@@ -254,11 +257,12 @@ class _Plan:
         constants = {"HEADS": heads, "KV_HEADS": kv_heads, **shape, **turned}
         constants["BLOCK_D"] = _power(max(head_dim, value_dim))
         names = f"{heads}.{kv_heads}.{head_dim}.{value_dim}"
+        kind = ".int8" if coded else ""
         prepare = attention_prepare.attention_prepare_kernel
-        self._add("attention_prepare", (names + turning,), prepare, types, constants, aligned)
+        self._add("attention_prepare", (names + kind + turning,), prepare, types, constants, aligned)
 
         names += f".{BLOCK_SIZE}" + (".window" if window else "") + (".softcap" if capped else "")
-        names += ".sinks" if sinks else ""
+        names += (".sinks" if sinks else "") + kind
         scores = {"HAS_SINKS": int(sinks), "HAS_WINDOW": int(window), "HAS_SOFTCAP": int(capped)}
         scores |= {"BLOCK_SIZE": BLOCK_SIZE, "BLOCK_D": _power(head_dim), "BLOCK_V": _power(value_dim)}
         floats = {"scale": "fp32", "softcap": "fp32", "window": "i32", "table_width": "i32"}

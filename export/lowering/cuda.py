@@ -13,7 +13,7 @@ from export.capture.captured import CapturedModel, is_head, is_router, of_a_toke
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.lowering.base import LoweredModel, Lowering
 from export.lowering.cpu import IR_VERSION
-from export.lowering.graph import StepWriter, cache_tensors, quantised_attributes
+from export.lowering.graph import StepWriter, cache_tensors, quantised_attributes, scale_names
 from export.lowering.half import to_half
 from export.lowering.weights import FLOAT_TYPES, WeightStore
 from export.parameters import TensorReader
@@ -26,6 +26,9 @@ from ops.schema import DOMAIN, VERSION
 
 #: Inputs of PagedAttention that stay in float32: rotary table, norms of heads, sinks.
 _WIDE_INPUTS = range(11, 17)
+#: Where PagedAttention has its caches: inputs and outputs of the codes, then of their scales.
+_CACHES = ((3, 1, 15, 3), (4, 2, 16, 4))
+_SCALES_END = 17
 
 
 class CudaLowering(Lowering):
@@ -61,6 +64,8 @@ class CudaLowering(Lowering):
         narrow = {node.outputs[0].name for node in model.graph if node.op_type == "Experts"} | writer.narrowed
         kind = FLOAT_TYPES[recipe.float_type]
         to_half(model.graph, kind, *({name for name in names if name is not None} for names in (wide, narrow)))
+        if recipe.cache_dtype == "int8":
+            _quantise_caches(model.graph)
         for name, value in list(model.graph.initializers.items()):
             if name in captured.weights and value.uses():
                 store.plain(name, recipe.float_type if value.dtype != ir.DataType.FLOAT else "float32")
@@ -152,6 +157,28 @@ class _CudaWriter(StepWriter):
             attributes |= {one.name: one for one in quantised_attributes(quantised, prefix)}
             self.linear_bytes += of_a_token(node, quantised.nbytes)
         self.replace(node, ir.Node(DOMAIN, "Experts", inputs, attributes.values()))
+
+
+def _quantise_caches(graph: ir.Graph) -> None:
+    """Caches become codes of 8 bits, and each gets scales in float32, by token and head."""
+    for node in graph:
+        if node.op_type != "PagedAttention":
+            continue
+        node.resize_inputs(_SCALES_END)
+        node.resize_outputs(len(_CACHES) * 2 + 1)
+        for cache, result, scale, scale_result in _CACHES:
+            source, target = node.inputs[cache], node.outputs[result]
+            if source is None or source.shape is None:
+                raise ValueError("a cache of a lowered graph has no shape")
+            source.type = target.type = ir.TensorType(ir.DataType.INT8)
+            name, output = scale_names(str(source.name), str(target.name))
+            shape, kind = ir.Shape(list(source.shape)[:3]), ir.TensorType(ir.DataType.FLOAT)
+            scales = ir.Value(name=name, shape=shape, type=kind)
+            graph.inputs.append(scales)
+            node.replace_input_with(scale, scales)
+            kept = node.outputs[scale_result]
+            kept.name, kept.shape, kept.type = output, ir.Shape(list(shape)), kind
+            graph.outputs.append(kept)
 
 
 def _fuse_activation(graph: ir.Graph, node: ir.Node) -> None:

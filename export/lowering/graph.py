@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import onnx_ir as ir
 
 from export.capture.captured import CapturedModel
@@ -100,18 +101,30 @@ def quantised_attributes(weight: QuantisedWeight, prefix: str = "") -> list[ir.A
 
 
 def cache_tensors(captured: CapturedModel, recipe: Recipe) -> tuple[CacheTensor, ...]:
-    """The cache tensors of a graph, as a manifest lists them."""
+    """The cache tensors of a graph, as a manifest lists them; those of int8 each with its scales behind it."""
     kinds: Sequence[tuple[str, str]] = (("k", "head_dim"), ("v", "v_dim"))
-    return tuple(
-        CacheTensor(
-            name=name,
-            output=output,
-            layer=cache.layer,
-            group=cache.group,
-            kind=kind,  # type: ignore[arg-type]
-            shape=(cache.kv_heads, getattr(cache, width)),
-            dtype=recipe.cache_dtype,
-        )
-        for cache in captured.caches
-        for name, output, (kind, width) in zip(cache.inputs, cache.outputs, kinds, strict=True)
-    )
+    found = []
+    coded = recipe.cache_dtype == "int8"
+    for cache in captured.caches:
+        for name, output, (kind, width) in zip(cache.inputs, cache.outputs, kinds, strict=True):
+            scale, scale_output = scale_names(name, output)
+            tensor = CacheTensor(
+                name=name,
+                output=output,
+                layer=cache.layer,
+                group=cache.group,
+                kind=kind,  # type: ignore[arg-type]
+                shape=(cache.kv_heads, getattr(cache, width)),
+                dtype=recipe.cache_dtype,
+                scale=scale if coded else None,
+            )
+            found.append(tensor)
+            if coded:
+                changed = {"name": scale, "output": scale_output, "kind": "scale", "shape": (cache.kv_heads,)}
+                found.append(msgspec.structs.replace(tensor, **changed, dtype="float32", scale=None))
+    return tuple(found)
+
+
+def scale_names(name: str, output: str) -> tuple[str, str]:
+    """The graph's input and output of the scales of a cache tensor of int8."""
+    return f"{name}.scale", f"{output}.scale"

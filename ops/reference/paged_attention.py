@@ -59,6 +59,18 @@ def rotary(x: Floats, table: Floats, positions: Int64, interleaved: bool) -> Flo
     return turned
 
 
+def stored(values: Floats, cache: Floats) -> tuple[Floats, Floats | None]:
+    """Heads [n, kv_heads, dim] as a cache keeps them: in its type, or for int8 codes and a scale for each head.
+
+    A code is value / scale rounded to the nearest, of halves up; the scale is the largest magnitude over 127.
+    """
+    if cache.dtype != np.int8:
+        return values.astype(cache.dtype), None
+    scales = np.abs(values).max(axis=-1, keepdims=True) / 127
+    codes = np.floor(np.divide(values, scales, out=np.zeros_like(values), where=scales > 0) + 0.5)
+    return codes.astype(np.int8), scales[..., 0].astype(np.float32)
+
+
 def attend(q: Floats, k: Floats, v: Floats, attributes: AttentionAttributes, sinks: Floats | None) -> Floats:
     """One query q [heads, dim] over the n keys that it sees: k [n, kv_heads, dim], v [n, kv_heads, v_dim]."""
     group = attributes.heads // attributes.kv_heads
@@ -86,8 +98,11 @@ def paged_attention(
     q_norm: Floats | None = None,
     k_norm: Floats | None = None,
     sinks: Floats | None = None,
+    k_scale: Floats | None = None,
+    v_scale: Floats | None = None,
 ) -> Floats:
-    """out [T, heads * v_dim]; k_cache and v_cache are updated in place, in their own type.
+    """out [T, heads * v_dim]; k_cache and v_cache are updated in place, in their own type, and with caches of int8
+    their scales [blocks, block_size, kv_heads] too.
 
     A query with index i of n in a sequence of length L stands at cache position L - n + i; `positions` only choose
     rows of the RoPE table. Computes in the type of q: give float64 for an exact reference.
@@ -110,8 +125,12 @@ def paged_attention(
 
     flat_keys, flat_values = k_cache.reshape(-1, kv_heads, head_dim), v_cache.reshape(-1, kv_heads, value_dim)
     written = batch.slot_mapping[:real] >= 0
-    flat_keys[batch.slot_mapping[:real][written]] = keys[written].astype(k_cache.dtype)
-    flat_values[batch.slot_mapping[:real][written]] = values[written].astype(v_cache.dtype)
+    slots_written = batch.slot_mapping[:real][written]
+    key_scales, value_scales = (one if one is None else one.reshape(-1, kv_heads) for one in (k_scale, v_scale))
+    for flat, own, scales in ((flat_keys, keys, key_scales), (flat_values, values, value_scales)):
+        flat[slots_written], found = stored(own[written], flat)
+        if scales is not None and found is not None:
+            scales[slots_written] = found
 
     out = np.zeros((tokens, heads * value_dim), dtype=q.dtype)
     block_size = k_cache.shape[1]
@@ -123,5 +142,8 @@ def paged_attention(
             seen = np.arange(start, position + 1)
             slots = batch.block_tables[sequence, seen // block_size] * block_size + seen % block_size
             keys_seen, values_seen = flat_keys[slots].astype(q.dtype), flat_values[slots].astype(q.dtype)
+            if key_scales is not None and value_scales is not None:
+                keys_seen = keys_seen * key_scales[slots, :, None]
+                values_seen = values_seen * value_scales[slots, :, None]
             out[row] = attend(queries[row], keys_seen, values_seen, attributes, sinks).reshape(-1)
     return out

@@ -14,16 +14,18 @@ void expect(const Call& call, const Tensor& tensor, const char* name, const Shap
 }  // namespace
 
 // Shapes and pointers of one call. What lies in device memory is not looked at: the engine wrote it.
-struct PagedAttention::Inputs {
+template <bool kInt8>
+struct PagedAttention<kInt8>::Inputs {
   int64_t tokens, sequences, table_width, block_size, head_dim, value_dim;
   int64_t decodes, prompts, longest_query, longest_context;
   const char *q, *k, *v;
   int64_t q_stride, k_stride, v_stride;
-  Tensor k_cache, v_cache, block_tables, slot_mapping, query_start, seq_lens, positions, rope_table, q_norm, k_norm,
-      sinks;
+  Tensor k_cache, v_cache, k_scale, v_scale, block_tables, slot_mapping, query_start, seq_lens, positions, rope_table,
+      q_norm, k_norm, sinks;
 };
 
-PagedAttention::Inputs PagedAttention::read(const Call& call) const {
+template <bool kInt8>
+typename PagedAttention<kInt8>::Inputs PagedAttention<kInt8>::read(const Call& call) const {
   Inputs in{};
   const Tensor q = call.input(0, "q"), k = call.optional_input(1, "k"), v = call.optional_input(2, "v");
   in.k_cache = call.input(3, "k_cache");
@@ -38,8 +40,10 @@ PagedAttention::Inputs PagedAttention::read(const Call& call) const {
   in.q_norm = call.optional_input(12, "q_norm");
   in.k_norm = call.optional_input(13, "k_norm");
   in.sinks = call.optional_input(14, "sinks");
-  if (call.optional_input(15, "k_scale").present || call.optional_input(16, "v_scale").present)
-    call.refuse("inputs k_scale and v_scale are for a quantised cache, which the GPU kernels do not have.");
+  in.k_scale = call.optional_input(15, "k_scale");
+  in.v_scale = call.optional_input(16, "v_scale");
+  if (in.k_scale.present != kInt8 || in.v_scale.present != kInt8)
+    call.refuse("inputs k_scale and v_scale go with a cache of int8, and with no other.");
   if (in.k_cache.shape.size() != 4 || in.v_cache.shape.size() != 4 || in.k_cache.shape[2] != attributes_.kv_heads ||
       !std::equal(in.v_cache.shape.data(), in.v_cache.shape.data() + 3, in.k_cache.shape.data())) {
     call.refuse("inputs k_cache and v_cache have shapes " + shape_text(in.k_cache.shape) + " and " +
@@ -48,6 +52,11 @@ PagedAttention::Inputs PagedAttention::read(const Call& call) const {
   }
   if (q.shape.size() != 2 || in.block_tables.shape.size() != 2 || k.present != v.present)
     call.refuse("inputs q and block_tables are matrices, and k and v go together.");
+  if (kInt8) {
+    const Shape scales{in.k_cache.shape[0], in.k_cache.shape[1], in.k_cache.shape[2]};
+    expect(call, in.k_scale, "k_scale", scales);
+    expect(call, in.v_scale, "v_scale", scales);
+  }
   in.tokens = q.shape[0];
   in.sequences = in.block_tables.shape[0];
   in.table_width = in.block_tables.shape[1];
@@ -95,21 +104,28 @@ PagedAttention::Inputs PagedAttention::read(const Call& call) const {
   return in;
 }
 
-std::string PagedAttention::shape_key(const Inputs& in) const {
+template <bool kInt8>
+std::string PagedAttention<kInt8>::shape_key(const Inputs& in) const {
   std::string key = std::to_string(attributes_.heads) + "." + std::to_string(attributes_.kv_heads) + "." +
                     std::to_string(in.head_dim) + "." + std::to_string(in.value_dim) + "." +
                     std::to_string(in.block_size);
   if (attributes_.window > 0) key += ".window";
   if (attributes_.softcap > 0.0f) key += ".softcap";
   if (in.sinks.present) key += ".sinks";
+  if (kInt8) key += ".int8";
   return key;
 }
 
-void PagedAttention::compute(const Call& call) const {
+template <bool kInt8>
+void PagedAttention<kInt8>::compute(const Call& call) const {
   const Inputs in = read(call);
   const Tensor out = call.output(0, "out", {in.tokens, attributes_.heads * in.value_dim});
   call.in_place(1, "k_cache_out", in.k_cache);
   call.in_place(2, "v_cache_out", in.v_cache);
+  if constexpr (kInt8) {
+    call.in_place(3, "k_scale_out", in.k_scale);
+    call.in_place(4, "v_scale_out", in.v_scale);
+  }
   if (in.tokens == 0) return;
   const Stream stream = call.stream();
   const int64_t turned = in.prompts > 0 ? room(in.tokens * attributes_.heads * in.head_dim * 2) : 0;
@@ -121,7 +137,8 @@ void PagedAttention::compute(const Call& call) const {
 }
 
 // How a decode step is split, and what the pieces' results take.
-PagedAttention::Pieces PagedAttention::pieces_of(const Inputs& in) const {
+template <bool kInt8>
+typename PagedAttention<kInt8>::Pieces PagedAttention<kInt8>::pieces_of(const Inputs& in) const {
   const Kernel& kernel = session_.device.find(session_.key("attention_decode", shape_key(in) + heads_key(in)),
                                               in.decodes);
   const int64_t count = std::min<int64_t>(kernel.constant("PIECES"),
@@ -131,7 +148,8 @@ PagedAttention::Pieces PagedAttention::pieces_of(const Inputs& in) const {
   return {&kernel, count, room(parts * in.value_dim * 4), room(parts * 2 * 4)};
 }
 
-std::string PagedAttention::heads_key(const Inputs& in) const {
+template <bool kInt8>
+std::string PagedAttention<kInt8>::heads_key(const Inputs& in) const {
   std::string key = "." + std::to_string(attributes_.rotary_dims);
   if (attributes_.interleaved) key += ".interleaved";
   if (in.q_norm.present) key += ".q_norm";
@@ -139,35 +157,43 @@ std::string PagedAttention::heads_key(const Inputs& in) const {
   return key;
 }
 
-void PagedAttention::prepare(const Inputs& in, Stream stream, void* turned) const {
+template <bool kInt8>
+void PagedAttention<kInt8>::prepare(const Inputs& in, Stream stream, void* turned) const {
   const std::string key = std::to_string(attributes_.heads) + "." + std::to_string(attributes_.kv_heads) + "." +
-                          std::to_string(in.head_dim) + "." + std::to_string(in.value_dim) + heads_key(in);
+                          std::to_string(in.head_dim) + "." + std::to_string(in.value_dim) +
+                          (kInt8 ? ".int8" : "") + heads_key(in);
   const Kernel& kernel = session_.device.find(session_.key("attention_prepare", key));
   const int64_t chunk = kernel.constant("CHUNK");
   const int64_t chunks = up(attributes_.heads, chunk) + up(attributes_.kv_heads, chunk);
   session_.device.launch(kernel, stream, {in.tokens - in.decodes, chunks}, in.q, in.k, in.v, turned, in.k_cache.data,
-                         in.v_cache.data, in.slot_mapping.data, in.positions.data, in.rope_table.data, in.q_norm.data,
-                         in.k_norm.data, small(in.q_stride), small(in.k_stride), small(in.v_stride),
-                         attributes_.norm_epsilon, small(in.decodes));
+                         in.v_cache.data, in.k_scale.data, in.v_scale.data, in.slot_mapping.data, in.positions.data,
+                         in.rope_table.data, in.q_norm.data, in.k_norm.data, small(in.q_stride), small(in.k_stride),
+                         small(in.v_stride), attributes_.norm_epsilon, small(in.decodes));
 }
 
-void PagedAttention::decode(const Inputs& in, Stream stream, const Pieces& pieces, char* scratch, void* out) const {
+template <bool kInt8>
+void PagedAttention<kInt8>::decode(const Inputs& in, Stream stream, const Pieces& pieces, char* scratch,
+                                   void* out) const {
   int32_t* counters = session_.device.counters(pieces.count == 1 ? 0 : in.decodes * attributes_.kv_heads);
   session_.device.launch(*pieces.kernel, stream, {in.decodes, attributes_.kv_heads, pieces.count}, in.q, in.k, in.v,
-                         in.k_cache.data, in.v_cache.data, in.block_tables.data, in.slot_mapping.data,
-                         in.seq_lens.data, in.positions.data, in.rope_table.data, in.q_norm.data, in.k_norm.data,
-                         in.sinks.data, out, scratch, scratch + pieces.results, counters, small(in.q_stride),
-                         small(in.k_stride), small(in.v_stride), attributes_.norm_epsilon, attributes_.scale,
+                         in.k_cache.data, in.v_cache.data, in.k_scale.data, in.v_scale.data, in.block_tables.data,
+                         in.slot_mapping.data, in.seq_lens.data, in.positions.data, in.rope_table.data, in.q_norm.data,
+                         in.k_norm.data, in.sinks.data, out, scratch, scratch + pieces.results, counters,
+                         small(in.q_stride), small(in.k_stride), small(in.v_stride), attributes_.norm_epsilon, attributes_.scale,
                          attributes_.softcap, small(attributes_.window), small(in.table_width), small(pieces.count));
 }
 
-void PagedAttention::prefill(const Inputs& in, Stream stream, const void* turned, void* out) const {
+template <bool kInt8>
+void PagedAttention<kInt8>::prefill(const Inputs& in, Stream stream, const void* turned, void* out) const {
   const Kernel& kernel = session_.device.find(session_.key("attention_prefill", shape_key(in)));
   const int64_t tiles = up(std::max<int64_t>(1, in.longest_query), kernel.constant("BLOCK_M"));
   session_.device.launch(kernel, stream, {tiles, attributes_.heads, in.prompts}, turned, in.k_cache.data,
-                         in.v_cache.data, in.block_tables.data, in.query_start.data, in.seq_lens.data, in.sinks.data,
-                         out, attributes_.scale, attributes_.softcap, small(attributes_.window), small(in.table_width),
-                         small(in.decodes));
+                         in.v_cache.data, in.k_scale.data, in.v_scale.data, in.block_tables.data, in.query_start.data,
+                         in.seq_lens.data, in.sinks.data, out, attributes_.scale, attributes_.softcap,
+                         small(attributes_.window), small(in.table_width), small(in.decodes));
 }
+
+template class PagedAttention<false>;
+template class PagedAttention<true>;
 
 }  // namespace ortolan::cuda

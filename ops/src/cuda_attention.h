@@ -9,14 +9,18 @@
 
 namespace ortolan::cuda {
 
+// kInt8: the cache holds codes of 8 bits and a scale for each token and head (ops/triton/cache_rows.py).
+template <bool kInt8>
 class PagedAttention {
+  static constexpr abi::ElementType kCache = kInt8 ? abi::kInt8 : abi::kActivation;
+
  public:
   static constexpr const char* kName = "PagedAttention";
   static constexpr std::array<Port, 17> kInputs{{{abi::kActivation},                   // q
                                                  {abi::kActivation, true},             // k
                                                  {abi::kActivation, true},             // v
-                                                 {abi::kActivation},                   // k_cache
-                                                 {abi::kActivation},                   // v_cache
+                                                 {kCache},                             // k_cache
+                                                 {kCache},                             // v_cache
                                                  {abi::kInt32},                        // block_tables
                                                  {abi::kInt32},                        // slot_mapping
                                                  {abi::kInt32},                        // query_start
@@ -29,8 +33,18 @@ class PagedAttention {
                                                  {abi::kFloat, true},                  // sinks
                                                  {abi::kFloat, true},                  // k_scale
                                                  {abi::kFloat, true}}};                // v_scale
-  static constexpr std::array<Port, 3> kOutputs{{{abi::kActivation}, {abi::kActivation}, {abi::kActivation}}};
-  static constexpr std::array<Alias, 2> kAliases{{{3, 1}, {4, 2}}};
+  static constexpr std::array<Port, 5> kOutputs{{{abi::kActivation},     // out
+                                                 {kCache},               // k_cache_out
+                                                 {kCache},               // v_cache_out
+                                                 {abi::kFloat, true},    // k_scale_out
+                                                 {abi::kFloat, true}}};  // v_scale_out
+  static constexpr auto kAliases = [] {
+    if constexpr (kInt8) {
+      return std::array<Alias, 4>{{{3, 1}, {4, 2}, {15, 3}, {16, 4}}};
+    } else {
+      return std::array<Alias, 2>{{{3, 1}, {4, 2}}};
+    }
+  }();
 
   PagedAttention(const NodeInfo& node, const Session& session) : session_(session), attributes_(node) {}
   void compute(const Call& call) const;
@@ -56,5 +70,8 @@ class PagedAttention {
   const Session& session_;
   AttentionAttributes attributes_;
 };
+
+extern template class PagedAttention<false>;
+extern template class PagedAttention<true>;
 
 }  // namespace ortolan::cuda

@@ -30,12 +30,14 @@ class Domain {
         quant_gather_(table, session_),
         experts_(table, session_),
         quant_experts_(table, session_),
-        paged_attention_(table, session_) {
+        paged_attention_(table, session_),
+        int8_attention_(table, session_) {
     const Api api(table);
     api.call("ai.ortolan: creating the domain", abi::kCreateCustomOpDomain, kDomainName, &domain_);
     const OrtCustomOp* ops[] = {&rms_norm_,     &add_rms_norm_, &gated_activation_, &linear_,
                                 &logits_,       &quant_matmul_, &quant_logits_,     &quant_gather_,
-                                &experts_,      &quant_experts_, &paged_attention_};
+                                &experts_,      &quant_experts_, &paged_attention_,
+                                &int8_attention_};
     for (const OrtCustomOp* op : ops)
       api.call("ai.ortolan: adding an operator", abi::kCustomOpDomainAdd, domain_, op);
   }
@@ -54,7 +56,8 @@ class Domain {
   Op<QuantGather> quant_gather_;
   Op<Experts<false>> experts_;
   Op<Experts<true>> quant_experts_;
-  Op<PagedAttention> paged_attention_;
+  Op<PagedAttention<false>> paged_attention_;
+  Op<PagedAttention<true>> int8_attention_;
   OrtCustomOpDomain* domain_ = nullptr;
 };
 

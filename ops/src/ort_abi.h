@@ -65,6 +65,7 @@ enum ErrorCode : int { kFail = 1, kInvalidArgument = 2, kNotImplemented = 9 };
 enum ElementType : int {
   kFloat = 1,
   kUint8 = 2,
+  kInt8 = 3,
   kInt32 = 6,
   kInt64 = 7,
   kFloat16 = 10,

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from ops.triton.attention_tile import LOG2_E, attend_tile, raw_score
+from ops.triton.cache_rows import store_rows
 from ops.triton.dependent import let_next_start, wait_for_previous
 from ops.triton.rotary import turned_heads
 
@@ -33,6 +34,8 @@ def attention_decode_kernel(
     v,
     k_cache,
     v_cache,
+    k_scale,
+    v_scale,
     block_tables,
     slot_mapping,
     seq_lens,
@@ -97,7 +100,7 @@ def attention_decode_kernel(
     group = tl.arange(0, BLOCK_H)
     heads = kv_head * GROUP + group
     row_inside = group < GROUP
-    dim, value_dim = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
+    value_dim = tl.arange(0, BLOCK_V)
     rows = sequence * (KV_HEADS * GROUP) + heads
     out_at = out + rows[:, None] * VALUE_DIM + value_dim[None, :]
     out_mask = row_inside[:, None] & (value_dim < VALUE_DIM)[None, :]
@@ -119,7 +122,7 @@ def attention_decode_kernel(
         INTERLEAVED,
         HAS_Q_NORM,
         BLOCK_D,
-    ).to(k_cache.dtype.element_ty)
+    ).to(out.dtype.element_ty)
     top = tl.full([BLOCK_H], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_H], tl.float32)
     result = tl.zeros([BLOCK_H, BLOCK_V], tl.float32)
@@ -137,17 +140,17 @@ def attention_decode_kernel(
             INTERLEAVED,
             HAS_K_NORM,
             BLOCK_D,
-        ).to(k_cache.dtype.element_ty)
-        source = v + sequence * v_stride + kv_head * VALUE_DIM + value_dim
-        new_value = tl.load(source, mask=value_dim < VALUE_DIM, other=0.0)
-        own_slot = slot * KV_HEADS + kv_head
-        tl.store(k_cache + own_slot * HEAD_DIM + dim[None, :], new_key, mask=(dim < HEAD_DIM)[None, :])
-        tl.store(v_cache + own_slot * VALUE_DIM + value_dim, new_value, mask=value_dim < VALUE_DIM)
-        product = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), axis=1)
+        )
+        source = v + sequence * v_stride + kv_head * VALUE_DIM + value_dim[None, :]
+        new_value = tl.load(source, mask=(value_dim < VALUE_DIM)[None, :], other=0.0).to(tl.float32)
+        own_slot = slot * KV_HEADS + kv_head + one
+        new_key = store_rows(k_cache, k_scale, own_slot, new_key, one == 0, HEAD_DIM, BLOCK_D)
+        new_value = store_rows(v_cache, v_scale, own_slot, new_value, one == 0, VALUE_DIM, BLOCK_V)
+        product = tl.sum(query.to(tl.float32) * new_key, axis=1)
         product, factor = raw_score(product, scale, softcap, HAS_SOFTCAP)
         top = product * factor
         total = tl.full([BLOCK_H], 1.0, tl.float32)
-        result += new_value.to(tl.float32)[None, :]
+        result += new_value
         end -= 1
     for start in tl.range(begin, end, BLOCK_N, num_stages=STAGES):
         key = start + tl.arange(0, BLOCK_N)
@@ -159,6 +162,8 @@ def attention_decode_kernel(
             result,
             k_cache,
             v_cache,
+            k_scale,
+            v_scale,
             table,
             kv_head,
             key,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ops.triton.cache_rows import store_rows
 from ops.triton.dependent import let_next_start, wait_for_previous
 from ops.triton.rotary import turned_heads
 
@@ -19,6 +20,8 @@ def attention_prepare_kernel(
     turned,
     k_cache,
     v_cache,
+    k_scale,
+    v_scale,
     slot_mapping,
     positions,
     rope_table,
@@ -44,7 +47,8 @@ def attention_prepare_kernel(
     """CHUNK heads of one token: queries go to `turned` [T, HEADS, HEAD_DIM], keys and values to the cache.
 
     Grid (T - first, ceil(HEADS / CHUNK) + ceil(KV_HEADS / CHUNK)), tokens from number `first` on; BLOCK_D >=
-    HEAD_DIM, VALUE_DIM. A slot of -1 writes nothing to the cache.
+    HEAD_DIM, VALUE_DIM. A slot of -1 writes nothing to the cache. k_scale, v_scale float32 [slots, KV_HEADS]: of a
+    cache of int8, else unused.
     """
     let_next_start(DEPENDENT)
     wait_for_previous(DEPENDENT)
@@ -71,9 +75,7 @@ def attention_prepare_kernel(
         value = turned_heads(
             source, inside, k_norm, norm_epsilon, row, HEAD_DIM, ROTARY, INTERLEAVED, HAS_K_NORM, BLOCK_D
         )
-        place = (slot * KV_HEADS + own)[:, None]
-        target = k_cache + place * HEAD_DIM + dim
-        tl.store(target, value.to(k_cache.dtype.element_ty), mask=inside[:, None] & (dim < HEAD_DIM))
+        store_rows(k_cache, k_scale, slot * KV_HEADS + own, value, inside, HEAD_DIM, BLOCK_D)
         known = inside[:, None] & (dim < VALUE_DIM)
         plain = tl.load(v + token * v_stride + own[:, None] * VALUE_DIM + dim, mask=known, other=0.0)
-        tl.store(v_cache + place * VALUE_DIM + dim, plain, mask=known)
+        store_rows(v_cache, v_scale, slot * KV_HEADS + own, plain.to(tl.float32), inside, VALUE_DIM, BLOCK_D)

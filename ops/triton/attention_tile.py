@@ -22,6 +22,12 @@ def raw_score(product, scale, softcap, HAS_SOFTCAP: tl.constexpr):
 
 
 @triton.jit
+def _scales(pointers, known, MASKED: tl.constexpr):
+    """The scales of keys, 0 of those that are not known."""
+    return tl.load(pointers, mask=known, other=0.0) if MASKED else tl.load(pointers)
+
+
+@triton.jit
 def attend_tile(
     query,
     top,
@@ -29,6 +35,8 @@ def attend_tile(
     result,
     k_cache,
     v_cache,
+    k_scale,
+    v_scale,
     table,
     kv_head,
     key,
@@ -47,6 +55,8 @@ def attend_tile(
 ):
     """Attend to the keys of positions `key` [n]: the new maximum, sum and result of the rows [m] of `query`.
 
+    k_scale, v_scale: of a cache of int8 (`ops.triton.cache_rows`), else unused.
+
     Where MASKED, only keys that are `known` [n] are read, and rows see those that are `seen`, [1, n] or [m, n]; a
     row may see none. Else all are there, and every row sees all.
     """
@@ -61,7 +71,10 @@ def attend_tile(
         v_inside = (value_dim < VALUE_DIM)[None, :]
     slot = (block.to(tl.int64) * BLOCK_SIZE + key % BLOCK_SIZE) * KV_HEADS + kv_head
     keys = tl.load(k_cache + slot[None, :] * HEAD_DIM + dim[:, None], mask=k_inside, other=0.0)
-    score, factor = raw_score(tl.dot(query, keys), scale, softcap, HAS_SOFTCAP)
+    product = tl.dot(query, keys.to(query.dtype))
+    if k_cache.dtype.element_ty == tl.int8:
+        product *= _scales(k_scale + slot, known, MASKED)[None, :]
+    score, factor = raw_score(product, scale, softcap, HAS_SOFTCAP)
     if MASKED:
         score = tl.where(seen, score, float("-inf"))
     best = tl.maximum(top, tl.max(score, axis=1) * factor)
@@ -71,5 +84,7 @@ def attend_tile(
     decay = tl.exp2(top - shift)
     total = total * decay + tl.sum(weight, axis=1)
     values = tl.load(v_cache + slot[:, None] * VALUE_DIM + value_dim[None, :], mask=v_inside, other=0.0)
+    if v_cache.dtype.element_ty == tl.int8:
+        values = (values.to(tl.float32) * _scales(v_scale + slot, known, MASKED)[:, None]).to(query.dtype)
     result = tl.dot(weight.to(values.dtype), values, result * decay[:, None])
     return best, total, result

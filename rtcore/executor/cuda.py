@@ -57,10 +57,10 @@ def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CudaExecutor
             remedy="Leave the setting out.",
             param="activations",
         )
-    if not variant.cache_tensors or variant.cache_tensors[0].dtype not in ("float16", "bfloat16"):
+    if not variant.cache_tensors or variant.cache_tensors[0].dtype not in ("float16", "bfloat16", "int8"):
         raise BundleDamaged(
             "The manifest names no cache that a GPU's kernels can use.",
-            why="They read float16 and bfloat16.",
+            why="They read float16, bfloat16 and int8.",
             remedy="Export the model anew.",
             param=variant.step,
         )
@@ -68,7 +68,7 @@ def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CudaExecutor
     device = CudaDevice()
     try:
         load_kernels(bundle, variant, device)
-        activations = variant.cache_tensors[0].dtype
+        activations = "bfloat16" if variant.precision == "bf16" else "float16"
         session = CudaSession(runtime, bundle, variant, device, activations)
         return CudaExecutor(device, session, bundle, variant, config)
     except EngineError as error:

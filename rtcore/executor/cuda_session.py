@@ -13,7 +13,7 @@ from rtcore.manifest import Variant
 PROVIDER = "CUDAExecutionProvider"
 _FATAL_ONLY = 4
 #: ONNX's numbers of element types (onnx.proto, TensorProto.DataType).
-ELEMENT_TYPES = {"float32": 1, "int32": 6, "int64": 7, "float16": 10, "bfloat16": 16}
+ELEMENT_TYPES = {"float32": 1, "int8": 3, "int32": 6, "int64": 7, "float16": 10, "bfloat16": 16}
 _EAGER = -1
 
 

@@ -7,10 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ops.cuda import CudaDevice
 from ops.errors import BundleDamaged, OrtolanError, WrongTarget
+from rtcore import seal
+from rtcore.bundle import Bundle
 from rtcore.decoding.params import SamplingParams
 from rtcore.llm import LLM
 
@@ -33,7 +36,7 @@ BOUND = 0.5
 
 @pytest.fixture(scope="module")
 def gpu_bundle(request: pytest.FixtureRequest) -> Path:
-    """A bundle with the precision bf16 for this GPU, given as --bundle."""
+    """A bundle for this GPU, given as --bundle; its default precision runs."""
     given: Path | None = request.config.getoption("--bundle")
     if given is None:
         pytest.skip("give a bundle for the target cuda with --bundle")
@@ -47,7 +50,7 @@ def gpu_bundle(request: pytest.FixtureRequest) -> Path:
 def answers(bundle: Path, together: bool, rounds: int = 1, **config: Any) -> list[tuple[list[int], list[float]]]:
     """Greedy tokens of each prompt and their log-probabilities, of the last of several rounds."""
     params = SamplingParams(temperature=0, max_tokens=TOKENS, logprobs=0, ignore_eos=True)
-    with LLM(bundle, "bf16", target="cuda", check="sizes", debug_invariants=True, **config) as llm:
+    with LLM(bundle, target="cuda", check="sizes", debug_invariants=True, **config) as llm:
         for _ in range(rounds):
             batches = [PROMPTS] if together else [[prompt] for prompt in PROMPTS]
             outputs = [output for batch in batches for output in llm.generate(batch, params)]
@@ -90,7 +93,8 @@ def test_in_small_chunks(gpu_bundle: Path, alone: Any) -> None:
 
 def test_preempted(gpu_bundle: Path, alone: Any) -> None:
     """The cache holds half of what all prompts need, so that some are preempted and come back."""
-    block = 16 * 30 * 2 * 3 * 64 * 2
+    variants = Bundle.open(gpu_bundle, check="sizes").manifest.variants
+    block = 16 * sum(tensor.slot_bytes for tensor in variants[0].cache_tensors)
     agree(alone, answers(gpu_bundle, together=True, cache_bytes=10 * block))
 
 
@@ -102,7 +106,7 @@ def test_preempted(gpu_bundle: Path, alone: Any) -> None:
 def test_steps_ahead_change_no_token(gpu_bundle: Path, given: dict[str, Any]) -> None:
     found = []
     for overlap in (True, False):
-        with LLM(gpu_bundle, "bf16", target="cuda", check="sizes", overlap=overlap, debug_invariants=True) as llm:
+        with LLM(gpu_bundle, target="cuda", check="sizes", overlap=overlap, debug_invariants=True) as llm:
             params = SamplingParams(max_tokens=TOKENS, seed=11, **given)
             outputs = llm.generate(PROMPTS, params)
         found.append([(list(output.outputs[0].token_ids), output.outputs[0].logprobs) for output in outputs])
@@ -112,7 +116,7 @@ def test_steps_ahead_change_no_token(gpu_bundle: Path, given: dict[str, Any]) ->
 def test_drawn_tokens_depend_on_the_seed_alone(gpu_bundle: Path) -> None:
     """Of the same work: after a prefix hit a prompt goes through other kernels, whose roundings differ."""
     params = SamplingParams(temperature=0.8, top_p=0.9, max_tokens=24, seed=7)
-    with LLM(gpu_bundle, "bf16", target="cuda", check="sizes", prefix_cache=False) as llm:
+    with LLM(gpu_bundle, target="cuda", check="sizes", prefix_cache=False) as llm:
         found = [[list(one.outputs[0].token_ids) for one in llm.generate(PROMPTS, params)] for _ in range(3)]
     assert found[0] == found[1] == found[2]
 
@@ -121,7 +125,6 @@ def test_more_memory_than_there_is_becomes_an_error(gpu_bundle: Path) -> None:
     with pytest.raises(OrtolanError) as caught:
         LLM(
             gpu_bundle,
-            "bf16",
             target="cuda",
             check="sizes",
             cache_bytes=1 << 50,
@@ -140,16 +143,11 @@ def test_a_bundle_whose_kernels_do_not_fit_its_graph_is_damaged(gpu_bundle: Path
         index.unlink()
         index.write_text(text.replace('"attention_decode/', '"attention_formed/'))
     with pytest.raises(BundleDamaged, match="do not fit") as caught:
-        LLM(copy, "bf16", target="cuda", check="sizes")
+        LLM(copy, target="cuda", check="sizes")
     assert "attention_decode" in caught.value.why and "anew" in caught.value.remedy
 
 
 def test_a_bundle_for_other_gpus_is_refused(gpu_bundle: Path, tmp_path: Path) -> None:
-    import msgspec
-
-    from rtcore import seal
-    from rtcore.bundle import Bundle
-
     manifest = Bundle.open(gpu_bundle, check="sizes").manifest
     copy = tmp_path / "copy"
     shutil.copytree(gpu_bundle, copy, copy_function=os.link)
@@ -157,5 +155,5 @@ def test_a_bundle_for_other_gpus_is_refused(gpu_bundle: Path, tmp_path: Path) ->
     variants = tuple(msgspec.structs.replace(one, architectures=("sm_75",)) for one in manifest.variants)
     (copy / "manifest.json").write_bytes(seal.encode(msgspec.structs.replace(manifest, variants=variants)))
     with pytest.raises(WrongTarget, match="sm_") as caught:
-        LLM(copy, "bf16", target="cuda", check="sizes")
+        LLM(copy, target="cuda", check="sizes")
     assert "sm_75" in caught.value.why

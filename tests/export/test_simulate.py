@@ -12,7 +12,8 @@ import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from export.simulate import round_activations
+from export.simulate import _coded, round_activations
+from ops.reference.paged_attention import stored
 
 pytestmark = pytest.mark.export
 ROWS, OUTPUTS = 5, 48
@@ -62,3 +63,13 @@ def _product(x: np.ndarray, values: np.ndarray, scales: np.ndarray, bits: int, g
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {"x": x})[0]
+
+
+def test_keys_and_values_are_coded_as_the_operator_does() -> None:
+    heads = np.random.default_rng(1).normal(0, 2, (7, 3, 24)).astype(np.float32)
+    heads[2, 1] = 0.0
+    codes, scales = stored(heads, np.zeros(0, np.int8))
+    assert scales is not None and np.abs(codes).max() == 127
+    expected = codes * scales[..., None]
+    assert np.abs(expected - heads).max() <= scales.max() / 2 + 1e-6
+    np.testing.assert_allclose(_coded(torch.from_numpy(heads)).numpy(), expected, rtol=1e-6)

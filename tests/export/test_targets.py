@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,17 @@ def test_a_precision_is_exported_for_the_targets_that_have_it(tmp_path: Path) ->
         ("int8", "cpu", "float32"),
         ("int8", "cuda", "float16"),
     ]
+
+
+def test_a_cache_of_int8_is_for_a_gpu(tmp_path: Path) -> None:
+    options = ExportOptions(tmp_path, tmp_path / "out", ("int8", "bf16"), targets_of("cuda:90"), cache_dtype="int8")
+    assert [recipe.cache_dtype for recipe, _ in options.recipes()] == ["int8", "int8"]
+    options = replace(options, targets=targets_of("cpu,cuda:90"))
+    with pytest.raises(ConfigError, match="CPU") as caught:
+        options.recipes()
+    assert "float16" in caught.value.remedy
+    kept = replace(options, cache_dtype="float32").recipes()
+    assert [recipe.cache_dtype for recipe, _ in kept] == ["float32", "float16", "bfloat16"]
 
 
 def test_a_precision_that_no_target_has_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.reference.paged_attention import AttentionAttributes, AttentionBatch, paged_attention
+from ops.reference.paged_attention import AttentionAttributes, AttentionBatch, paged_attention, stored
 from tests.ops.runner import run
 
 Array = NDArray[Any]
@@ -103,7 +103,7 @@ class Case:
     def reference(self, *, write: bool) -> Array:
         """The definition in float64, on the caches in `arrays`; with `write` it updates them."""
         wide = {name: self.arrays[name].astype(np.float64) for name in ("q", "k", "v") if name in self.arrays}
-        extras = ("rope_table", "q_norm", "k_norm", "sinks")
+        extras = ("rope_table", "q_norm", "k_norm", "sinks", "k_scale", "v_scale")
         return paged_attention(
             wide["q"],
             wide.get("k"),
@@ -201,6 +201,16 @@ def make_case(shape: Shape, seed: int = 0) -> Case:
             flat[slots] = rng.standard_normal(flat[slots].shape)
         arrays["slot_mapping"][skipped] = -1
     return case
+
+
+def quantise_caches(case: Case) -> None:
+    """Turn the caches into int8; the scales of slots that nothing may read hold NaN."""
+    for name in ("k", "v"):
+        cache = case.arrays[f"{name}_cache"].astype(np.float64)
+        known = np.isfinite(cache).all(axis=-1)
+        codes, scales = stored(np.where(known[..., None], cache, 0.0), np.zeros(0, np.int8))
+        case.arrays[f"{name}_cache"] = np.where(known[..., None], codes, np.int8(77))
+        case.arrays[f"{name}_scale"] = np.where(known, scales, np.float32(np.nan))
 
 
 def largest(array: Array) -> float:

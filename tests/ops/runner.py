@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
 from ops.library import available_kernels, register
-from ops.schema import DOMAIN, SCHEMAS, VERSION
+from ops.schema import DOMAIN, SCHEMAS, VERSION, Input, Schema
 
 Array = NDArray[Any]
 ELEMENT_TYPES = {"float32": 1, "uint8": 2, "int32": 6, "int64": 7, "float16": 10, "uint32": 12}
@@ -42,6 +42,11 @@ def _rank(shape: str) -> int:
     return shape.partition("]")[0].count(",") + 1 if shape.startswith("[") else 4
 
 
+def _outputs(schema: Schema) -> list[Input]:
+    """Those that every kernel of an operator has."""
+    return [one for one in schema.outputs if not one.optional]
+
+
 def _model(node: Node) -> bytes:
     from onnx import helper
 
@@ -58,11 +63,11 @@ def _model(node: Node) -> bytes:
     proto = helper.make_node(
         node.op,
         [one.name if one else "" for one in present],
-        [one.name for one in schema.outputs],
+        [one.name for one in _outputs(schema)],
         domain=DOMAIN,
         **dict(node.attributes),
     )
-    outputs = [value(one.name, letters[one.type], _rank(one.shape)) for one in schema.outputs]
+    outputs = [value(one.name, letters[one.type], _rank(one.shape)) for one in _outputs(schema)]
     graph = helper.make_graph([proto], "one", [value(name, *types[name]) for name in types], outputs)
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid(DOMAIN, VERSION)]
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
@@ -115,11 +120,11 @@ def run(
     }
     for name, value in values.items():
         binding.bind_ortvalue_input(name, value)
-    for one in schema.outputs:
+    for one in _outputs(schema):
         source = one.name.removesuffix("_out")
         if shared and source in values and one.name != source:
             binding.bind_ortvalue_output(one.name, values[source])
         else:
             binding.bind_output(one.name)
     prepared.run_with_iobinding(binding)
-    return {one.name: value.numpy() for one, value in zip(schema.outputs, binding.get_outputs(), strict=True)}
+    return {one.name: value.numpy() for one, value in zip(_outputs(schema), binding.get_outputs(), strict=True)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -18,10 +19,11 @@ import onnx
 import onnx_ir as ir
 
 from export.kernels.architecture import DEFAULT, architecture
-from export.kernels.compile import compile_variant
+from export.kernels.compile import compile_choice, compile_variant
 from export.kernels.pack import pack
 from export.kernels.plan import variants_of
 from export.kernels.side_by_side import compile_all
+from export.kernels.tuning import tiles
 from export.kernels.variant import Variant
 from export.lowering import LoweredModel, lower
 from export.recipe import recipe_for
@@ -29,7 +31,6 @@ from ops.errors import ConfigError, KernelError
 from rtcore.kernels import KernelSet
 from rtcore.machine import available_cores
 from tests.export.cases import case
-from tests.export.kernels.first_choice import compile_first
 
 pytestmark = pytest.mark.export
 
@@ -91,6 +92,33 @@ def test_quantised_kernels_name_their_form() -> None:
     assert found["quant_tile/float16/4.32/same/plain/silu"].kernel == "quant_tile_scaled_gated"
     assert "quant_tile/float16/8.32/float32/plain/none" in found
     assert {"dequantise/float16/4.32", "quant_gather/float16/8.32"} <= set(found)
+
+
+def test_a_cache_of_int8_has_scales_and_kernels_of_its_own() -> None:
+    chosen = case("llama")
+    recipe = replace(recipe_for("bf16"), cache_dtype="int8")
+    model = lower(chosen.captured, recipe, chosen.captured.reader(chosen.checkpoint), "cuda")
+    found = {variant.key: variant for variant in variants_of(model.step.graph, model.float_type)}
+    assert {
+        "attention_prepare/bfloat16/4.2.16.16.int8.16",
+        "attention_decode/bfloat16/4.2.16.16.16.int8.16",
+    } <= set(found)
+    assert found["attention_prefill/bfloat16/4.2.16.16.16.int8"].types["k_cache"] == "*i8"
+    graph = model.step.graph
+    inputs, outputs = ({value.name: value for value in values} for values in (graph.inputs, graph.outputs))
+    assert len(model.cache_tensors) == 2 * 2 * len(chosen.captured.caches)
+    for tensor in model.cache_tensors:
+        kind = ir.DataType.FLOAT if tensor.kind == "scale" else ir.DataType.INT8
+        assert inputs[tensor.name].dtype == outputs[tensor.output].dtype == kind
+        assert tensor.dtype == ("float32" if tensor.kind == "scale" else "int8")
+        assert (tensor.scale in inputs) == (tensor.kind != "scale")
+        shape = list(inputs[tensor.name].shape or ())
+        assert tuple(shape[2:]) == tensor.shape
+    for key, value in list(graph.initializers.items()):
+        if value.const_value is None:
+            del graph.initializers[key]
+            graph.inputs.append(value)
+    onnx.shape_inference.infer_shapes(ir.serde.serialize_model(model.step), strict_mode=True, check_type=True)
 
 
 def test_experts_kernels_are_of_one_weight_type() -> None:
@@ -158,12 +186,14 @@ def one_of_each() -> list[Variant]:
 @pytest.mark.slow
 def test_every_operator_compiles_for_every_architecture() -> None:
     """One size of tiles of each kernel, in processes: a minute and a half on two cores where nothing is kept."""
-    tasks = [(variant, target) for target in [*map(str, DEFAULT), "gfx942"] for variant in one_of_each()]
+    tasks = [(one, architecture(target)) for target in [*map(str, DEFAULT), "gfx942"] for one in one_of_each()]
     with ProcessPoolExecutor(available_cores(), multiprocessing.get_context("spawn")) as pool:
-        for (variant, target), (binary, over) in zip(
-            tasks, pool.map(compile_first, *zip(*tasks, strict=True)), strict=True
-        ):
-            assert binary and not over, f"{variant.key} for {target}"
+        futures = [
+            pool.submit(compile_choice, one, tiles(one.kernel, where.name)[0], where) for one, where in tasks
+        ]
+        for (one, where), future in zip(tasks, futures, strict=True):
+            found = future.result()
+            assert found.binary and found.shared <= where.shared_memory, f"{one.key} for {where.name}"
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import torch
 from ops.triton.attention_decode import attention_decode_kernel
 from ops.triton.attention_prefill import attention_prefill_kernel
 from ops.triton.attention_prepare import attention_prepare_kernel
-from tests.ops.attention_case import Case, Shape, make_case
+from tests.ops.attention_case import Case, Shape, make_case, quantise_caches
 from tests.ops.triton.tools import UNIT, poisoned, rounded, tensor, wide
 
 SHAPES = {
@@ -32,13 +32,16 @@ PIECE, PIECES = 64, 4
 CHUNK = 2
 
 
-def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(out, k_cache, v_cache) by the kernels, launched as the library launches them."""
+def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """out, and k_cache, v_cache and their scales, by the kernels, launched as the library launches them."""
     shape, arrays = case.shape, case.arrays
     given = {name: tensor(array, device) for name, array in arrays.items() if array.dtype.kind == "i"}
     given |= {name: tensor(arrays[name], device, dtype) for name in ("q", "k", "v") if name in arrays}
-    k_cache, v_cache = (tensor(arrays[name], device, dtype) for name in ("k_cache", "v_cache"))
     none = torch.zeros(1, device=device)
+    coded = arrays["k_cache"].dtype == np.int8
+    kind = None if coded else dtype
+    caches = [tensor(arrays[name], device, kind) for name in ("k_cache", "v_cache")]
+    caches += [tensor(arrays[name], device) if coded else none for name in ("k_scale", "v_scale")]
     extra = {
         name: tensor(arrays[name], device) for name in ("rope_table", "q_norm", "k_norm", "sinks") if name in arrays
     }
@@ -76,7 +79,7 @@ def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, torch.Ten
         stats = poisoned((rows, heads, PIECES, 2), device, "float32")
         counters = torch.zeros(rows * kv_heads, dtype=torch.int32, device=device)
         attention_decode_kernel[(rows, kv_heads, PIECES)](
-            q, k, v, k_cache, v_cache, given["block_tables"], given["slot_mapping"], given["seq_lens"],
+            q, k, v, *caches, given["block_tables"], given["slot_mapping"], given["seq_lens"],
             given["positions"], *rotary, sinks, out, partial, stats, counters, *strides, *floats, width, PIECES,
             KV_HEADS=kv_heads, GROUP=heads // kv_heads, **dims, **heads_of, **flags, BLOCK_H=16,
             PIECE=PIECE, PIECES=PIECES,
@@ -86,16 +89,16 @@ def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, torch.Ten
         longest = int(counts.max())
         chunks = -(-heads // CHUNK) + -(-kv_heads // CHUNK)
         attention_prepare_kernel[(tokens - decodes, chunks)](
-            q, k, v, turned, k_cache, v_cache, given["slot_mapping"], given["positions"], *rotary, *strides,
+            q, k, v, turned, *caches, given["slot_mapping"], given["positions"], *rotary, *strides,
             decodes,
             HEADS=heads, KV_HEADS=kv_heads, **dims, **heads_of, BLOCK_D=block, CHUNK=CHUNK,
         )  # fmt: skip
         attention_prefill_kernel[(-(-longest // 16), heads, prompts)](
-            turned, k_cache, v_cache, given["block_tables"], given["query_start"], given["seq_lens"], sinks, out,
+            turned, *caches, given["block_tables"], given["query_start"], given["seq_lens"], sinks, out,
             *floats, width, decodes,
             HEADS=heads, KV_HEADS=kv_heads, **dims, **flags, DEPENDENT=0, BLOCK_M=16,
         )  # fmt: skip
-    return out, k_cache, v_cache
+    return out, caches
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -104,7 +107,7 @@ def test_attention(device: str, dtype: str, name: str) -> None:
     for key in ("q", "k", "v", "k_cache", "v_cache"):
         if key in case.arrays:
             case.arrays[key] = rounded(case.arrays[key], dtype).astype(np.float32)
-    out, k_cache, v_cache = launch(case, device, dtype)
+    out, (k_cache, v_cache, *_) = launch(case, device, dtype)
     exact = case.copy()
     expected = exact.reference(write=True)
     for name_, found in (("k_cache", k_cache), ("v_cache", v_cache)):
@@ -116,5 +119,33 @@ def test_attention(device: str, dtype: str, name: str) -> None:
     # the weight of its key; the output by that share of the largest value.
     score = case.shape.scale * case.shape.head_dim * 9 + 4
     bound = UNIT[dtype] * score * np.abs(wide(v_cache)[np.isfinite(wide(v_cache))]).max()
+    assert np.isfinite(wide(out)).all()
+    assert np.abs(wide(out) - expected).max() <= bound
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_attention_over_an_int8_cache(device: str, dtype: str, name: str) -> None:
+    case = make_case(SHAPES[name], seed=len(name))
+    for key in ("q", "k", "v"):
+        if key in case.arrays:
+            case.arrays[key] = rounded(case.arrays[key], dtype).astype(np.float32)
+    quantise_caches(case)
+    out, caches = launch(case, device, dtype)
+    exact = case.copy()
+    exact.reference(write=True)
+    for side, codes, scales in zip("kv", caches[:2], caches[2:], strict=True):
+        expected, wanted = exact.arrays[f"{side}_cache"].astype(np.int64), exact.arrays[f"{side}_scale"]
+        written = np.isfinite(wanted)
+        assert (np.isfinite(wide(scales)) == written).all()
+        assert (np.abs(wide(scales) - wanted)[written] <= 1e-5 * wanted[written]).all()
+        # A number half way between two codes may become either.
+        apart = np.abs(wide(codes) - expected)
+        assert apart.max() <= 1 and (apart > 0).mean() < 0.01 and not apart[~written].any()
+        exact.arrays[f"{side}_cache"] = codes.cpu().numpy()
+        exact.arrays[f"{side}_scale"] = scales.cpu().numpy()
+    expected = exact.reference(write=False)
+    # As with a cache of 16 bits, and values are rounded to the type once more.
+    score = case.shape.scale * case.shape.head_dim * 9 + 5
+    bound = UNIT[dtype] * score * 127 * np.nanmax(exact.arrays["v_scale"])
     assert np.isfinite(wide(out)).all()
     assert np.abs(wide(out) - expected).max() <= bound
