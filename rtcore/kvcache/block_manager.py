@@ -263,7 +263,9 @@ class BlockManager:
         """The same as `commit` where hardly anybody will want to share, as with what a sequence decodes: it can be
         shared no less, but what that takes is done when somebody asks for it, or when the sequence ends."""
         blocks.computed = tokens
-        if blocks.place is None and blocks.cacheable:
+        if blocks.place is not None:
+            blocks.tail |= tail
+        elif blocks.cacheable:
             self._publisher.postpone(blocks, tail)
         if self._windowed:
             if blocks.place is not None and self._leaves_nodes(blocks):
