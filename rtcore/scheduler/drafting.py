@@ -113,12 +113,14 @@ class Drafting:
     def commit(self, works: list[Work]) -> None:
         """Learn from works that ran, and give back the blocks of drafts that did not hold."""
         for work in works:
+            sequence = work.sequence
             if work.drafts:
-                sequence = work.sequence
                 self.drafted += len(work.drafts)
                 self.accepted += work.accepted
                 if sequence.decoding.draft_length is not None:
                     sequence.decoding.draft_length.observe(len(work.drafts), work.accepted)
+            # Also where a work failed with its drafts and ran without.
+            if held(sequence).length > sequence.computed:
                 self._blocks.truncate(held(sequence), sequence.computed)
 
     def forget(self, sequence: Sequence) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ops.errors import EngineError
 from rtcore.decoding.grammar.spec import StructuredOutputs
 from rtcore.decoding.params import SamplingParams
 from rtcore.decoding.speculation.ngram import NgramProposer
@@ -133,6 +134,20 @@ def test_only_accepted_tokens_become_cached_blocks() -> None:
             engine.submit(EngineRequest(name, prompt, SamplingParams(temperature=0, max_tokens=4)))
             assert tokens_of(drain(engine)[name]) == whole[name][len(prompt) :]
     assert engine.stats().cache.hit_tokens > 0
+
+
+def test_steps_that_only_fail_with_drafts_go_on_without_them() -> None:
+    """What the drafts had reserved is given back, although the step without them ran."""
+    executor = FakeExecutor()
+    executor.fault = lambda inputs: (
+        EngineError("drafts") if inputs.plan[2] > 1 and inputs.positions[0] >= len(PROMPTS[1]) else None
+    )
+    whole = {"r1": [*PROMPTS[1], *greedy(PROMPTS[1], 20, stop=())]}
+    engine = fake_engine(executor, stop_ids=())
+    drafting = speculate(engine, Prophet(lambda name: whole[name] if executor.runs < 4 else []), most=9)
+    engine.submit(request(1, max_tokens=20))
+    assert tokens_of(drain(engine)["r1"]) == whole["r1"][len(PROMPTS[1]) :]
+    assert engine.stats().aborted_steps > 0 and drafting.accepted == 0
 
 
 def test_drafts_never_preempt_anybody_and_yield_to_prompts() -> None:
