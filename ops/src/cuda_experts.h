@@ -26,7 +26,6 @@ class Experts {
   void compute(const Call& call) const;
 
  private:
-  struct Weight;
   struct Work;
 
   // Refuses weights of other shapes than the attributes say.
