@@ -89,8 +89,8 @@ class ExportOptions:
     def recipes(self) -> list[tuple[Recipe, Target]]:
         """The recipe of each precision for each target that has it.
 
-        Raises ConfigError for an unknown precision or group, for a precision that none of the targets has, and for a
-        type of cache that one of them has not, or all of them choose by themselves.
+        Raises ConfigError for an unknown precision or group, for a precision that none of the targets has, and for
+        a type of cache that a CPU does not have, or that only GPUs would be given, which choose it themselves.
         """
         chosen = []
         for precision in self.precisions:
