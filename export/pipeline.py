@@ -89,7 +89,8 @@ class ExportOptions:
     def recipes(self) -> list[tuple[Recipe, Target]]:
         """The recipe of each precision for each target that has it.
 
-        Raises ConfigError for an unknown precision or group, and for a precision that none of the targets has.
+        Raises ConfigError for an unknown precision or group, for a precision that none of the targets has, and for
+        a type of cache that a CPU does not have, or that only GPUs would be given, which choose it themselves.
         """
         chosen = []
         for precision in self.precisions:
@@ -109,6 +110,13 @@ class ExportOptions:
                     param="--precision",
                 )
             chosen += present
+        if self.cache_dtype not in (None, "int8") and all(target != CPU for _, target in chosen):
+            raise ConfigError(
+                f"A GPU's cache cannot be chosen to be {self.cache_dtype}.",
+                why="It has the type of the precision's activations, or int8.",
+                remedy="Leave --cache-dtype out, or give int8.",
+                param="--cache-dtype",
+            )
         return [(self._with_cache(recipe, target), target) for recipe, target in chosen]
 
     def _with_cache(self, recipe: Recipe, target: Target) -> Recipe:

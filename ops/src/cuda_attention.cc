@@ -179,8 +179,9 @@ void PagedAttention<kInt8>::decode(const Inputs& in, Stream stream, const Pieces
                          in.k_cache.data, in.v_cache.data, in.k_scale.data, in.v_scale.data, in.block_tables.data,
                          in.slot_mapping.data, in.seq_lens.data, in.positions.data, in.rope_table.data, in.q_norm.data,
                          in.k_norm.data, in.sinks.data, out, scratch, scratch + pieces.results, counters,
-                         small(in.q_stride), small(in.k_stride), small(in.v_stride), attributes_.norm_epsilon, attributes_.scale,
-                         attributes_.softcap, small(attributes_.window), small(in.table_width), small(pieces.count));
+                         small(in.q_stride), small(in.k_stride), small(in.v_stride), attributes_.norm_epsilon,
+                         attributes_.scale, attributes_.softcap, small(attributes_.window), small(in.table_width),
+                         small(pieces.count));
 }
 
 template <bool kInt8>

@@ -142,8 +142,8 @@ void Experts<kQuantised>::multiply(const Work& work, const Kernel& kernel, const
   const Grid grid{tiles, std::min(work.blocks, up(kernel.constant("PROGRAMS"), tiles))};
   const int32_t experts = small(routing_.experts());
   if (form) {
-    session_.device.launch(kernel, work.stream, grid, x, w.data, w.data, y, work.order, work.ends, experts, small(share),
-                           small(width), small(columns), small(form->block_bytes()));
+    session_.device.launch(kernel, work.stream, grid, x, w.data, w.data, y, work.order, work.ends, experts,
+                           small(share), small(width), small(columns), small(form->block_bytes()));
   } else {
     session_.device.launch(kernel, work.stream, grid, x, w.data, y, work.order, work.ends, experts, small(share),
                            small(width), small(columns));

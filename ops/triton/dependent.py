@@ -2,9 +2,11 @@
 results.
 
 From compute capability 9.0 on (CUDA C++ Programming Guide, programmatic dependent launch). A kernel that is
-launched so must wait, in all its programs, before it reads what the kernel before it wrote and before it writes
-anything: what may come earlier is only the fetching of weights. Where DEPENDENT is 0 a launch begins when the one
-before has ended.
+launched so must wait before it reads what any kernel wrote and before it writes anything: those before it may
+be waiting themselves. What may come earlier is only the reading of weights and of a step's inputs that the
+host gave. A program that does nothing else may end without having waited, as long as another of its launch
+waits: that a kernel has ended is to say that all before it have. Where DEPENDENT is 0 a launch begins when
+the one before has ended.
 """
 
 from __future__ import annotations

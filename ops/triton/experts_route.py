@@ -1,7 +1,7 @@
 """Which rows go to which experts, chosen and put in order on the GPU: no program and no host waits for a count.
 
 A pair is one row and one of its experts, row * top_k + rank. Pairs of an expert are laid side by side in blocks,
-of which only the last is not full; products then take one block of one expert a program (as MegaBlocks does, Gale
+of which only the last is not full; products then take one block of one expert at a time (as MegaBlocks does, Gale
 et al. 2022, arXiv 2211.15841).
 """
 

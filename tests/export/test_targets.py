@@ -46,6 +46,8 @@ def test_a_cache_of_int8_is_for_a_gpu(tmp_path: Path) -> None:
     assert "float16" in caught.value.remedy
     kept = replace(options, cache_dtype="float32").recipes()
     assert [recipe.cache_dtype for recipe, _ in kept] == ["float32", "float16", "bfloat16"]
+    with pytest.raises(ConfigError, match="float32"):
+        replace(options, targets=targets_of("cuda:90"), cache_dtype="float32").recipes()
 
 
 def test_a_precision_that_no_target_has_is_refused(tmp_path: Path) -> None:
