@@ -5,25 +5,27 @@
 namespace ortolan {
 namespace {
 
-// A tile is split when it holds more than this fraction of all chunks.
-constexpr int64_t kShares = 64;
+// A tile is split when it holds more than this fraction of all chunks; one of many rows, each of whose items prepares
+// them anew, later.
+constexpr int64_t kShares = 64, kLargeShares = 16;
+constexpr int kManyRows = 16;
 
 // Partial results of split tiles take no more floats than this (64 MB); tiles beyond stay whole.
 constexpr int64_t kPartialFloats = int64_t{1} << 24;
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(const AttentionInputs& inputs, const AttentionAttributes& attributes) {
-  for (int64_t s = 0; s < inputs.sequences; ++s) add_sequence(inputs, attributes, s);
+AttentionPlan::AttentionPlan(const AttentionInputs& inputs, const AttentionAttributes& attributes, int tile_rows) {
+  for (int64_t s = 0; s < inputs.sequences; ++s) add_sequence(inputs, attributes, tile_rows, s);
   make_items(inputs.value_dim);
 }
 
 void AttentionPlan::add_sequence(const AttentionInputs& inputs, const AttentionAttributes& attributes,
-                                 int64_t sequence) {
+                                 int tile_rows, int64_t sequence) {
   const int group = attributes.heads / attributes.kv_heads;
-  const int tile_heads = std::min(group, kTileRows);
+  const int tile_heads = std::min(group, tile_rows);
   // Whole fours of queries leave no remainder when rows are taken in fours.
-  const int64_t fitting = kTileRows / tile_heads, tile_queries = fitting >= 4 ? fitting / 4 * 4 : fitting;
+  const int64_t fitting = tile_rows / tile_heads, tile_queries = fitting >= 4 ? fitting / 4 * 4 : fitting;
   const int64_t start = inputs.query_start[sequence];
   const int64_t queries = inputs.query_start[sequence + 1] - start;
   const int64_t first_position = inputs.seq_lens[sequence] - queries;
@@ -46,10 +48,10 @@ void AttentionPlan::add_sequence(const AttentionInputs& inputs, const AttentionA
 void AttentionPlan::make_items(int value_dim) {
   int64_t chunks = 0;
   for (const AttentionTile& tile : tiles) chunks += tile.chunks();
-  const int64_t share = std::max<int64_t>(1, chunks / kShares);
   for (size_t t = 0; t < tiles.size(); ++t) {
     AttentionTile& tile = tiles[t];
     const int64_t rows = tile.chunks() * tile.rows();
+    const int64_t share = std::max<int64_t>(1, chunks / (tile.rows() > kManyRows ? kLargeShares : kShares));
     if (tile.chunks() <= share || (partial_rows + rows) * value_dim > kPartialFloats) {
       items.push_back({static_cast<int64_t>(t), tile.first_chunk, tile.last_chunk});
       continue;

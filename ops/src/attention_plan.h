@@ -36,10 +36,8 @@ struct AttentionItem {
 };
 
 struct AttentionPlan {
-  AttentionPlan(const AttentionInputs& inputs, const AttentionAttributes& attributes);
-
-  // Rows of a tile at most: enough to read each key once for many queries, few enough to stay in cache.
-  static constexpr int kTileRows = 64;
+  // Tiles of at most `tile_rows` rows.
+  AttentionPlan(const AttentionInputs& inputs, const AttentionAttributes& attributes, int tile_rows);
 
   std::vector<AttentionTile> tiles;
   std::vector<AttentionItem> items;
@@ -47,7 +45,8 @@ struct AttentionPlan {
   int64_t multiplications = 0;  // of the whole call, about
 
  private:
-  void add_sequence(const AttentionInputs& inputs, const AttentionAttributes& attributes, int64_t sequence);
+  void add_sequence(const AttentionInputs& inputs, const AttentionAttributes& attributes, int tile_rows,
+                    int64_t sequence);
   void make_items(int value_dim);
 };
 

@@ -25,6 +25,13 @@ constexpr int kPanelVectors = kWidth == 16 ? 2 : 1;
 constexpr int kPanelKeys = kPanelVectors * kWidth;
 constexpr int kQueryRows = kWidth == 16 ? 4 : kWidth == 8 ? 3 : 2;
 
+// Scratch memory of a chunk.
+struct VectorScratch {
+  float* scores;       // [rows, kChunk]
+  float* panel;        // [head_stride, kPanelKeys]
+  float* wide_values;  // [kChunk, value_stride], for binary16 only
+};
+
 template <bool kHalf>
 inline F load_cached(const void* row, int dim) {
   if constexpr (kHalf) {
@@ -74,7 +81,7 @@ inline void score_few(const float* queries, int stride, const void* const* key, 
 
 // All rows against keys [begin, end), kWidth at a time; keys past the last repeat it.
 template <bool kHalf>
-void score_rows(const ChunkTask& task, int begin, int end) {
+void score_rows(const ChunkTask& task, const VectorScratch& scratch, int begin, int end) {
   constexpr decltype(&score_few<kHalf, 1>) kinds[4] = {score_few<kHalf, 1>, score_few<kHalf, 2>,
                                                        score_few<kHalf, 3>, score_few<kHalf, kFewRows>};
   const int key_bytes = task.head_stride * (kHalf ? 2 : 4), value_bytes = task.value_stride * (kHalf ? 2 : 4);
@@ -91,7 +98,7 @@ void score_rows(const ChunkTask& task, int begin, int end) {
       const int left = task.rows - r;
       const int rows = left <= kFewRows ? left : left == kFewRows + 1 ? 2 : kFewRows;
       kinds[rows - 1](task.queries + static_cast<ptrdiff_t>(r) * task.head_stride, task.head_stride, key,
-                      task.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
+                      scratch.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
       r += rows;
     }
   }
@@ -190,18 +197,18 @@ void score_panel(const float* queries, int stride, const float* panel, float* sc
 
 // All rows against keys [begin, end), each panel of keys turned once.
 template <bool kHalf>
-void score_panels(const ChunkTask& task, int begin, int end) {
+void score_panels(const ChunkTask& task, const VectorScratch& scratch, int begin, int end) {
   constexpr decltype(&score_panel<1>) kinds[4] = {score_panel<1>, score_panel<2>, score_panel<3>,
                                                   score_panel<kQueryRows>};
   for (int j = begin / kPanelKeys * kPanelKeys; j < end; j += kPanelKeys) {
-    turn_keys<kHalf>(task.key, j, begin, end, task.head_stride, task.panel);
+    turn_keys<kHalf>(task.key, j, begin, end, task.head_stride, scratch.panel);
     for (int r = 0; r < task.rows;) {
       const int rows = task.rows - r < kQueryRows ? task.rows - r : kQueryRows;
       bool seen = false;
       for (int i = r; i < r + rows; ++i) seen = seen || (task.first[i] < j + kPanelKeys && task.last[i] > j);
       if (seen) {
-        kinds[rows - 1](task.queries + static_cast<ptrdiff_t>(r) * task.head_stride, task.head_stride, task.panel,
-                        task.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
+        kinds[rows - 1](task.queries + static_cast<ptrdiff_t>(r) * task.head_stride, task.head_stride, scratch.panel,
+                        scratch.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
       }
       r += rows;
     }

@@ -46,6 +46,7 @@ int main(int count, char** arguments) {
       ortolan::test::Report report;
       ortolan::test::test_products(kernels, report);
       ortolan::test::test_single_codes(kernels, report);
+      ortolan::test::test_plain_weights(kernels, report);
       ortolan::test::test_epilogue(kernels, report);
       ortolan::test::test_attention(kernels, report);
       ortolan::test::test_elementwise(kernels, report);
