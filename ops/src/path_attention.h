@@ -10,8 +10,10 @@
 namespace ortolan {
 namespace {
 
-// From so many rows on, turning keys and widening values once is cheaper than doing so for each few rows.
+// From so many rows on, laying keys out and widening values once is cheaper than doing so for each few rows.
 constexpr int kManyRows = 20;
+// With vectors of 8, whose conversion is an instruction, a chunk's values in binary32 would fill the nearest cache.
+constexpr bool kWidensValues = kWidth != 8;
 // Rows of a tile at most: enough to read each key once for many queries, few enough to stay in cache.
 constexpr int kVectorTileRows = 64;
 
@@ -159,7 +161,7 @@ void attend(const ChunkTask& task) {
   const VectorScratch scratch = vector_scratch(task);
   const bool many = task.rows >= kManyRows;
   if (many) {
-    score_panels<kHalf>(task, scratch, begin, end);
+    score_many<kHalf>(task, scratch, begin, end);
   } else {
     score_rows<kHalf>(task, scratch, begin, end);
   }
@@ -168,7 +170,7 @@ void attend(const ChunkTask& task) {
     softmax_row(scratch.scores + static_cast<ptrdiff_t>(r) * kChunk, task.first[r], task.last[r], task.softcap,
                 task.maximum + r, task.total + r);
   }
-  if (!many || !kHalf) return weigh<kHalf>(task, scratch.scores, task.value);
+  if (!many || !kHalf || !kWidensValues) return weigh<kHalf>(task, scratch.scores, task.value);
   const void* widened[kChunk];
   for (int j = begin; j < end; ++j) {
     float* wide = scratch.wide_values + static_cast<ptrdiff_t>(j) * task.value_stride;

@@ -195,6 +195,33 @@ void score_panel(const float* queries, int stride, const float* panel, float* sc
   }
 }
 
+// All rows against keys [begin, end), kWidth of them widened once.
+template <bool kHalf>
+void score_widened(const ChunkTask& task, const VectorScratch& scratch, int begin, int end) {
+  constexpr decltype(&score_few<false, 1>) kinds[4] = {score_few<false, 1>, score_few<false, 2>, score_few<false, 3>,
+                                                       score_few<false, kFewRows>};
+  for (int j = begin / kWidth * kWidth; j < end; j += kWidth) {
+    const void* key[kWidth];
+    for (int k = 0; k < kWidth; ++k) {
+      const void* from = task.key[j + k < begin ? begin : j + k < end ? j + k : end - 1];
+      float* wide = scratch.panel + static_cast<ptrdiff_t>(k) * task.head_stride;
+      for (int d = 0; kHalf && d < task.head_stride; d += kWidth) simd::store(wide + d, load_cached<kHalf>(from, d));
+      key[k] = kHalf ? wide : from;
+    }
+    for (int r = 0; r < task.rows;) {
+      const int left = task.rows - r;
+      const int rows = left <= kFewRows ? left : left == kFewRows + 1 ? 2 : kFewRows;
+      bool seen = false;
+      for (int i = r; i < r + rows; ++i) seen = seen || (task.first[i] < j + kWidth && task.last[i] > j);
+      if (seen) {
+        kinds[rows - 1](task.queries + static_cast<ptrdiff_t>(r) * task.head_stride, task.head_stride, key,
+                        scratch.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
+      }
+      r += rows;
+    }
+  }
+}
+
 // All rows against keys [begin, end), each panel of keys turned once.
 template <bool kHalf>
 void score_panels(const ChunkTask& task, const VectorScratch& scratch, int begin, int end) {
@@ -212,6 +239,16 @@ void score_panels(const ChunkTask& task, const VectorScratch& scratch, int begin
       }
       r += rows;
     }
+  }
+}
+
+// Turned keys need no sums across lanes, which registers pay for with vectors of 16 alone.
+template <bool kHalf>
+void score_many(const ChunkTask& task, const VectorScratch& scratch, int begin, int end) {
+  if constexpr (kWidth == 16) {
+    score_panels<kHalf>(task, scratch, begin, end);
+  } else {
+    score_widened<kHalf>(task, scratch, begin, end);
   }
 }
 
