@@ -15,17 +15,17 @@ constexpr int64_t kPartialFloats = int64_t{1} << 24;
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(const AttentionInputs& inputs, const AttentionAttributes& attributes, int tile_rows) {
-  for (int64_t s = 0; s < inputs.sequences; ++s) add_sequence(inputs, attributes, tile_rows, s);
+AttentionPlan::AttentionPlan(const AttentionInputs& inputs, const AttentionAttributes& attributes) {
+  for (int64_t s = 0; s < inputs.sequences; ++s) add_sequence(inputs, attributes, s);
   make_items(inputs.value_dim);
 }
 
 void AttentionPlan::add_sequence(const AttentionInputs& inputs, const AttentionAttributes& attributes,
-                                 int tile_rows, int64_t sequence) {
+                                 int64_t sequence) {
   const int group = attributes.heads / attributes.kv_heads;
-  const int tile_heads = std::min(group, tile_rows);
+  const int tile_heads = std::min(group, kTileRows);
   // Whole fours of queries leave no remainder when rows are taken in fours.
-  const int64_t fitting = tile_rows / tile_heads, tile_queries = fitting >= 4 ? fitting / 4 * 4 : fitting;
+  const int64_t fitting = kTileRows / tile_heads, tile_queries = fitting >= 4 ? fitting / 4 * 4 : fitting;
   const int64_t start = inputs.query_start[sequence];
   const int64_t queries = inputs.query_start[sequence + 1] - start;
   const int64_t first_position = inputs.seq_lens[sequence] - queries;

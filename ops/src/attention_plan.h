@@ -36,8 +36,10 @@ struct AttentionItem {
 };
 
 struct AttentionPlan {
-  // Tiles of at most `tile_rows` rows.
-  AttentionPlan(const AttentionInputs& inputs, const AttentionAttributes& attributes, int tile_rows);
+  AttentionPlan(const AttentionInputs& inputs, const AttentionAttributes& attributes);
+
+  // Rows of a tile at most: enough to read each key once for many queries, few enough to stay in cache.
+  static constexpr int kTileRows = 64;
 
   std::vector<AttentionTile> tiles;
   std::vector<AttentionItem> items;
@@ -45,8 +47,7 @@ struct AttentionPlan {
   int64_t multiplications = 0;  // of the whole call, about
 
  private:
-  void add_sequence(const AttentionInputs& inputs, const AttentionAttributes& attributes, int tile_rows,
-                    int64_t sequence);
+  void add_sequence(const AttentionInputs& inputs, const AttentionAttributes& attributes, int64_t sequence);
   void make_items(int value_dim);
 };
 

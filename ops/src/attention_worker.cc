@@ -8,45 +8,47 @@ namespace ortolan {
 // One worker's buffers for a tile.
 struct AttentionWorker::Rows {
   float* queries;
-  float* scratch;
+  float* scores;
+  float* panel;
+  float* wide_values;
   std::byte* key_copies;  // chunk rows padded to whole vectors; unused where the cache's own are such
   std::byte* value_copies;
   const void* key[kChunk];
   const void* value[kChunk];
-  int first[kMostTileRows];
-  int last[kMostTileRows];
+  int first[AttentionPlan::kTileRows];
+  int last[AttentionPlan::kTileRows];
 };
 
 AttentionWorker::AttentionWorker(const AttentionInputs& inputs, const AttentionAttributes& attributes,
-                                 const Kernels& kernels, const AttentionWay& way, bool half_cache,
-                                 AttentionPartial partials, float* out)
+                                 const Kernels& kernels, bool half_cache, AttentionPartial partials, float* out)
     : inputs_(inputs),
       attributes_(attributes),
       kernels_(kernels),
-      way_(way),
       half_cache_(half_cache),
       number_bytes_(half_cache ? sizeof(uint16_t) : sizeof(float)),
       partials_(partials),
       out_(out),
-      head_stride_(padded(inputs.head_dim, way.padding)),
-      value_stride_(padded(inputs.value_dim, way.padding)) {}
+      head_stride_(padded(inputs.head_dim, kernels.width)),
+      value_stride_(padded(inputs.value_dim, kernels.width)) {}
 
 void AttentionWorker::run(const AttentionTile& tile, const AttentionItem& item) const {
   const auto rows = static_cast<size_t>(tile.rows());
-  const size_t query_floats = (rows + 15) / 16 * 16 * head_stride_, sum_floats = rows * value_stride_;
-  const size_t scratch_floats = way_.room(head_stride_, value_stride_);
+  const size_t query_floats = rows * head_stride_, sum_floats = rows * value_stride_;
+  const size_t panel_floats = 2 * static_cast<size_t>(kernels_.width) * head_stride_;
+  const size_t wide_floats = half_cache_ ? size_t{kChunk} * value_stride_ : 0;
   const size_t key_floats = copies(inputs_.head_dim, head_stride_) ? size_t{kChunk} * head_stride_ : 0;
   const size_t value_floats = copies(inputs_.value_dim, value_stride_) ? size_t{kChunk} * value_stride_ : 0;
-  Scratch scratch(Scratch::room(query_floats) + Scratch::room(scratch_floats) + Scratch::room(key_floats) +
-                  Scratch::room(value_floats) +
+  Scratch scratch(Scratch::room(query_floats) + Scratch::room(rows * kChunk) + Scratch::room(panel_floats) +
+                  Scratch::room(wide_floats) + Scratch::room(key_floats) + Scratch::room(value_floats) +
                   2 * (2 * Scratch::room(rows) + Scratch::room(sum_floats)));
   Rows buffers;
   buffers.queries = scratch.take(query_floats);
-  buffers.scratch = scratch.take(scratch_floats);
+  buffers.scores = scratch.take(rows * kChunk);
+  buffers.panel = scratch.take(panel_floats);
+  buffers.wide_values = scratch.take(wide_floats);
   buffers.key_copies = reinterpret_cast<std::byte*>(scratch.take(key_floats));
   buffers.value_copies = reinterpret_cast<std::byte*>(scratch.take(value_floats));
-  load_queries(tile, buffers.queries, buffers.scratch);
-  const UnitUse use{kernels_};
+  load_queries(tile, buffers.queries);
 
   if (tile.partials >= 0) {
     for (int64_t chunk = item.first_chunk; chunk < item.last_chunk; ++chunk) {
@@ -61,7 +63,7 @@ void AttentionWorker::run(const AttentionTile& tile, const AttentionItem& item) 
     return finish(tile, running);
   }
   const AttentionPartial latest{scratch.take(rows), scratch.take(rows), scratch.take(sum_floats)};
-  bool started[kMostTileRows] = {};
+  bool started[AttentionPlan::kTileRows] = {};
   for (int64_t chunk = item.first_chunk; chunk < item.last_chunk; ++chunk) {
     attend(tile, chunk, buffers, latest);
     add_chunk(tile, chunk, latest, running, started);
@@ -73,7 +75,7 @@ void AttentionWorker::merge(const AttentionTile& tile) const {
   const auto rows = static_cast<size_t>(tile.rows());
   Scratch scratch(2 * Scratch::room(rows) + Scratch::room(rows * value_stride_));
   const AttentionPartial running{scratch.take(rows), scratch.take(rows), scratch.take(rows * value_stride_)};
-  bool started[kMostTileRows] = {};
+  bool started[AttentionPlan::kTileRows] = {};
   for (int64_t chunk = tile.first_chunk; chunk < tile.last_chunk; ++chunk) {
     const int64_t row = tile.partials + (chunk - tile.first_chunk) * tile.rows();
     add_chunk(tile, chunk, partials_.from(row, value_stride_), running, started);
@@ -88,7 +90,7 @@ AttentionWorker::Range AttentionWorker::visible(const AttentionTile& tile, int r
           static_cast<int>(std::clamp<int64_t>(position + 1 - start, 0, kChunk))};
 }
 
-void AttentionWorker::load_queries(const AttentionTile& tile, float* queries, float* scratch) const {
+void AttentionWorker::load_queries(const AttentionTile& tile, float* queries) const {
   HeadTransform how{inputs_.q_norm,          attributes_.norm_epsilon, nullptr,          nullptr,
                     attributes_.rotary_dims, attributes_.interleaved,  attributes_.scale * kInverseLn2};
   for (int row = 0; row < tile.rows(); ++row) {
@@ -103,7 +105,6 @@ void AttentionWorker::load_queries(const AttentionTile& tile, float* queries, fl
                             inputs_.head_dim);
     std::fill(target + inputs_.head_dim, target + head_stride_, 0.0f);
   }
-  if (way_.prepare_queries) way_.prepare_queries(queries, tile.rows(), head_stride_, scratch);
 }
 
 // Pointers to the rows of positions [first, last) of a chunk, which lie in one block from `slot` on.
@@ -149,9 +150,9 @@ void AttentionWorker::gather(const AttentionTile& tile, int64_t chunk, Rows& buf
 void AttentionWorker::attend(const AttentionTile& tile, int64_t chunk, Rows& rows,
                              const AttentionPartial& into) const {
   gather(tile, chunk, rows);
-  way_.attend_chunk({tile.rows(), half_cache_, rows.queries, head_stride_, value_stride_, rows.key, rows.value,
-                     rows.first, rows.last, attributes_.softcap * kInverseLn2, rows.scratch, into.maximum, into.total,
-                     into.sums});
+  kernels_.attend_chunk({tile.rows(), half_cache_, rows.queries, head_stride_, value_stride_, rows.key, rows.value,
+                         rows.first, rows.last, attributes_.softcap * kInverseLn2, rows.scores, rows.panel, rows.wide_values,
+                         into.maximum, into.total, into.sums});
 }
 
 void AttentionWorker::add_chunk(const AttentionTile& tile, int64_t chunk, const AttentionPartial& chunk_result,

@@ -23,9 +23,9 @@ class AttentionWorker {
  public:
   // `out` is float32 [T, heads * value_dim]; `partials` has room for the plan's partial_rows.
   AttentionWorker(const AttentionInputs& inputs, const AttentionAttributes& attributes, const Kernels& kernels,
-                  const AttentionWay& way, bool half_cache, AttentionPartial partials, float* out);
+                  bool half_cache, AttentionPartial partials, float* out);
 
-  static int padded(int dims, int padding) { return (dims + padding - 1) / padding * padding; }
+  static int padded(int dims, int width) { return (dims + width - 1) / width * width; }
 
   void run(const AttentionTile& tile, const AttentionItem& item) const;
   // Merges a split tile's chunks, once all its items have run.
@@ -40,7 +40,7 @@ class AttentionWorker {
   struct Rows;
 
   Range visible(const AttentionTile& tile, int row, int64_t chunk) const;
-  void load_queries(const AttentionTile& tile, float* queries, float* scratch) const;
+  void load_queries(const AttentionTile& tile, float* queries) const;
   void gather(const AttentionTile& tile, int64_t chunk, Rows& rows) const;
   // Whether rows of the cache must be padded to whole vectors.
   static bool copies(int dims, int stride) { return dims != stride; }
@@ -54,7 +54,6 @@ class AttentionWorker {
   const AttentionInputs& inputs_;
   const AttentionAttributes& attributes_;
   const Kernels& kernels_;
-  const AttentionWay& way_;
   const bool half_cache_;
   const int64_t number_bytes_;  // of one number in the cache
   const AttentionPartial partials_;

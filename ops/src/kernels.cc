@@ -23,14 +23,14 @@ bool has_avx_vnni() {
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 4)) != 0;
 }
 
-// AMX: leaf 7, bits 22 (bfloat16), 24 (tiles) and 25 (bytes) of EDX. Linux lets a process use the registers only once it has asked
+// AMX: leaf 7, bits 24 (tiles) and 25 (bytes) of EDX. Linux lets a process use the registers only once it has asked
 // for them (arch_prctl, ARCH_REQ_XCOMP_PERM for feature 18), and refuses where it does not save them.
 bool has_amx() {
 #if defined(__linux__)
-  constexpr unsigned int kWanted = (1u << 22) | (1u << 24) | (1u << 25);
+  constexpr unsigned int kTilesAndBytes = (1u << 24) | (1u << 25);
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kWanted) == kWanted &&
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kTilesAndBytes) == kTilesAndBytes &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;

@@ -24,9 +24,6 @@ constexpr int kChunk = 128;
 // What turns a score into a power of 2.
 constexpr float kInverseLn2 = 1.44269504f;
 
-// Query rows of a tile at most.
-constexpr int kMostTileRows = 192;
-
 // Scores of one block of a row, of which the largest is kept apart so that blocks can be passed over.
 constexpr int kScoreBlock = 256;
 
@@ -43,34 +40,24 @@ struct HeadTransform {
 
 // One chunk of keys for several query rows. `key` and `value` hold kChunk row pointers into the cache, or to copies;
 // only those in some row's [first, last) are read. Rows hold, or are padded with zeros to, `head_stride` and
-// `value_stride` numbers, whole multiples of the way's `padding`.
+// `value_stride` numbers, whole multiples of the vector width.
 struct ChunkTask {
   int rows;
   bool half;             // keys and values are binary16, else binary32
-  const float* queries;  // [rows, head_stride], multiplied by the score scale over ln 2 already, and prepared
+  const float* queries;  // [rows, head_stride], multiplied by the score scale over ln 2 already
   int head_stride;
   int value_stride;
   const void* const* key;
   const void* const* value;
   const int* first;  // [rows], first visible key in the chunk
   const int* last;   // [rows], one past the last; a row with first >= last sees nothing
-  float softcap;    // over ln 2; 0 for none
-  float* scratch;   // as many as the way's `room`
-  float* maximum;   // [rows], out, of scores in units of ln 2
-  float* total;     // [rows], out: sum of 2^(score - maximum)
-  float* sums;      // [rows, value_stride], out: sum of 2^(score - maximum) * value
-};
-
-// One way to compute attention. What a row gives does not depend on the rows beside it.
-struct AttentionWay {
-  int padding;    // rows of heads are padded to multiples of it
-  int tile_rows;  // query rows that are worth taking together, at most kMostTileRows
-  // Floats of scratch for a chunk or for preparing queries.
-  size_t (*room)(int head_stride, int value_stride);
-  // Lays a tile's queries out as `attend_chunk` reads them, within the room of whole sixteens of rows; null for rows
-  // as they are.
-  void (*prepare_queries)(float* queries, int rows, int head_stride, float* scratch);
-  void (*attend_chunk)(const ChunkTask& task);
+  float softcap;         // over ln 2; 0 for none
+  float* scores;       // [rows, kChunk], scratch
+  float* panel;        // [head_stride, 2 * width], scratch
+  float* wide_values;  // [kChunk, value_stride], scratch, for binary16 only
+  float* maximum;      // [rows], out, of scores in units of ln 2
+  float* total;        // [rows], out: sum of 2^(score - maximum)
+  float* sums;         // [rows, value_stride], out: sum of 2^(score - maximum) * value
 };
 
 // What becomes of the products of a tile: bias, activation, residual.
@@ -98,9 +85,7 @@ struct Kernels {
   void (*transform_head)(const HeadTransform& how, const float* in, float* out, int head_dim);
   void (*to_half)(const float* in, uint16_t* out, int count);
   void (*to_float)(const uint16_t* in, float* out, int count);
-  // Attention by vectors, and the fastest to a cache in binary16.
-  AttentionWay attention;
-  AttentionWay half_attention;
+  void (*attend_chunk)(const ChunkTask& task);
   // Adds a later chunk's partial result (maximum, total, sums) of one row to an earlier one's.
   void (*merge)(float* maximum, float* total, float* sums, float more_maximum, float more_total,
                 const float* more_sums, int value_stride);

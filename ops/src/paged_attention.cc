@@ -62,14 +62,13 @@ void PagedAttention<kCache>::compute(const Call& call) const {
   if (inputs.real_tokens == 0) return;
   write_cache(call, inputs, attributes_, kernels_, kHalf);
 
-  const AttentionWay& way = kHalf && !kernels_.exact ? kernels_.half_attention : kernels_.attention;
-  const AttentionPlan plan(inputs, attributes_, way.tile_rows);
+  const AttentionPlan plan(inputs, attributes_);
   const auto partial_rows = static_cast<size_t>(plan.partial_rows);
-  const auto value_stride = static_cast<size_t>(AttentionWorker::padded(inputs.value_dim, way.padding));
+  const auto value_stride = static_cast<size_t>(AttentionWorker::padded(inputs.value_dim, kernels_.width));
   Scratch scratch(2 * Scratch::room(partial_rows) + Scratch::room(partial_rows * value_stride));
   const AttentionPartial partials{scratch.take(partial_rows), scratch.take(partial_rows),
                                   scratch.take(partial_rows * value_stride)};
-  const AttentionWorker worker(inputs, attributes_, kernels_, way, kHalf, partials, out.as<float>());
+  const AttentionWorker worker(inputs, attributes_, kernels_, kHalf, partials, out.as<float>());
   const bool share = plan.multiplications >= kWorthSharing;
   call.for_each(plan.items.size(), share,
                 [&](size_t i) { worker.run(plan.tiles[static_cast<size_t>(plan.items[i].tile)], plan.items[i]); });

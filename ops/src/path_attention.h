@@ -14,8 +14,6 @@ namespace {
 constexpr int kManyRows = 20;
 // With vectors of 8, whose conversion is an instruction, a chunk's values in binary32 would fill the nearest cache.
 constexpr bool kWidensValues = kWidth != 8;
-// Rows of a tile at most: enough to read each key once for many queries, few enough to stay in cache.
-constexpr int kVectorTileRows = 64;
 
 // Turns a row's scores into 2^(score - maximum), zero outside [first, last). Whole vectors from the chunk's start.
 inline void softmax_row(float* scores, int first, int last, float softcap, float* maximum, float* total) {
@@ -73,9 +71,9 @@ inline void weigh_values(const float* weights, const void* const* value, int fir
 
 // All dims of kRows rows over keys [first, last).
 template <bool kHalf, int kRows, int kVectors>
-inline void weigh_keys(const ChunkTask& task, const float* scores, const void* const* value, int row, int first, int last) {
+inline void weigh_keys(const ChunkTask& task, const void* const* value, int row, int first, int last) {
   if (first >= last) return;
-  const float* weights = scores + static_cast<ptrdiff_t>(row) * kChunk;
+  const float* weights = task.scores + static_cast<ptrdiff_t>(row) * kChunk;
   float* sums = task.sums + static_cast<ptrdiff_t>(row) * task.value_stride;
   int dim = 0;
   for (; dim + kVectors * kWidth <= task.value_stride; dim += kVectors * kWidth) {
@@ -88,7 +86,7 @@ inline void weigh_keys(const ChunkTask& task, const float* scores, const void* c
 
 // kRows rows together over the keys that all of them see, each alone over what only it sees before and after.
 template <bool kHalf, int kRows, int kVectors>
-void weigh_rows(const ChunkTask& task, const float* scores, const void* const* value, int row) {
+void weigh_rows(const ChunkTask& task, const void* const* value, int row) {
   int first = task.first[row], last = task.last[row];
   for (int r = row + 1; r < row + kRows; ++r) {
     if (task.first[r] > first) first = task.first[r];
@@ -98,86 +96,64 @@ void weigh_rows(const ChunkTask& task, const float* scores, const void* const* v
     float* sums = task.sums + static_cast<ptrdiff_t>(r) * task.value_stride;
     for (int d = 0; d < task.value_stride; d += kWidth) simd::store(sums + d, simd::zero());
     const int until = first >= last ? task.last[r] : first;
-    weigh_keys<kHalf, 1, 4>(task, scores, value, r, task.first[r], until);
+    weigh_keys<kHalf, 1, 4>(task, value, r, task.first[r], until);
   }
   if (first >= last) return;
-  weigh_keys<kHalf, kRows, kVectors>(task, scores, value, row, first, last);
-  for (int r = row; r < row + kRows; ++r) weigh_keys<kHalf, 1, 4>(task, scores, value, r, last, task.last[r]);
+  weigh_keys<kHalf, kRows, kVectors>(task, value, row, first, last);
+  for (int r = row; r < row + kRows; ++r) weigh_keys<kHalf, 1, 4>(task, value, r, last, task.last[r]);
 }
 
 template <bool kHalf>
-void weigh(const ChunkTask& task, const float* scores, const void* const* value) {
+void weigh(const ChunkTask& task, const void* const* value) {
   constexpr int kMost = kWidth == 16 ? 6 : 4;
   for (int r = 0; r < task.rows;) {
     const int left = task.rows - r;
     if (left >= kMost && left != kMost + 1) {
-      weigh_rows<kHalf, kMost, kWidth == 16 ? 4 : 2>(task, scores, value, r);
+      weigh_rows<kHalf, kMost, kWidth == 16 ? 4 : 2>(task, value, r);
       r += kMost;
     } else if (left >= 4) {
-      weigh_rows<kHalf, 4, kWidth == 16 ? 4 : 2>(task, scores, value, r);
+      weigh_rows<kHalf, 4, kWidth == 16 ? 4 : 2>(task, value, r);
       r += 4;
     } else if (left == 3) {
-      weigh_rows<kHalf, 3, kWidth == 4 ? 2 : 4>(task, scores, value, r);
+      weigh_rows<kHalf, 3, kWidth == 4 ? 2 : 4>(task, value, r);
       r += 3;
     } else if (left == 2) {
-      weigh_rows<kHalf, 2, 4>(task, scores, value, r);
+      weigh_rows<kHalf, 2, 4>(task, value, r);
       r += 2;
     } else {
-      weigh_rows<kHalf, 1, 8>(task, scores, value, r);
+      weigh_rows<kHalf, 1, 8>(task, value, r);
       r += 1;
     }
   }
 }
 
-// The keys that some of `rows` rows from `row` on see: [begin, end).
-struct KeyRange {
-  int begin;
-  int end;
-};
-
-KeyRange visible_keys(const ChunkTask& task, int row, int rows) {
-  KeyRange range{kChunk, 0};
-  for (int r = row; r < row + rows; ++r) {
-    if (task.first[r] >= task.last[r]) continue;
-    if (task.first[r] < range.begin) range.begin = task.first[r];
-    if (task.last[r] > range.end) range.end = task.last[r];
-  }
-  return range;
-}
-
-size_t vector_attention_room(int head_stride, int value_stride) {
-  return static_cast<size_t>(kVectorTileRows) * kChunk + static_cast<size_t>(head_stride) * kPanelKeys +
-         static_cast<size_t>(kChunk) * static_cast<size_t>(value_stride);
-}
-
-VectorScratch vector_scratch(const ChunkTask& task) {
-  float* panel = task.scratch + static_cast<size_t>(kVectorTileRows) * kChunk;
-  return {task.scratch, panel, panel + static_cast<size_t>(task.head_stride) * kPanelKeys};
-}
-
 template <bool kHalf>
 void attend(const ChunkTask& task) {
-  const auto [begin, end] = visible_keys(task, 0, task.rows);
-  const VectorScratch scratch = vector_scratch(task);
+  int begin = kChunk, end = 0;
+  for (int r = 0; r < task.rows; ++r) {
+    if (task.first[r] >= task.last[r]) continue;
+    if (task.first[r] < begin) begin = task.first[r];
+    if (task.last[r] > end) end = task.last[r];
+  }
   const bool many = task.rows >= kManyRows;
   if (many) {
-    score_many<kHalf>(task, scratch, begin, end);
+    score_many<kHalf>(task, begin, end);
   } else {
-    score_rows<kHalf>(task, scratch, begin, end);
+    score_rows<kHalf>(task, begin, end);
   }
   for (int r = 0; r < task.rows; ++r) {
     if (task.first[r] >= task.last[r]) continue;
-    softmax_row(scratch.scores + static_cast<ptrdiff_t>(r) * kChunk, task.first[r], task.last[r], task.softcap,
+    softmax_row(task.scores + static_cast<ptrdiff_t>(r) * kChunk, task.first[r], task.last[r], task.softcap,
                 task.maximum + r, task.total + r);
   }
-  if (!many || !kHalf || !kWidensValues) return weigh<kHalf>(task, scratch.scores, task.value);
+  if (!many || !kHalf || !kWidensValues) return weigh<kHalf>(task, task.value);
   const void* widened[kChunk];
   for (int j = begin; j < end; ++j) {
-    float* wide = scratch.wide_values + static_cast<ptrdiff_t>(j) * task.value_stride;
+    float* wide = task.wide_values + static_cast<ptrdiff_t>(j) * task.value_stride;
     for (int d = 0; d < task.value_stride; d += kWidth) simd::store(wide + d, load_cached<kHalf>(task.value[j], d));
     widened[j] = wide;
   }
-  weigh<false>(task, scratch.scores, widened);
+  weigh<false>(task, widened);
 }
 
 void attend_chunk(const ChunkTask& task) {
@@ -187,8 +163,6 @@ void attend_chunk(const ChunkTask& task) {
     attend<false>(task);
   }
 }
-
-constexpr AttentionWay kVectorAttention{kWidth, kVectorTileRows, vector_attention_room, nullptr, attend_chunk};
 
 inline float exp2_scalar(float x) {
   Padded lanes(simd::exp2_nonpositive(simd::set1(x)));

@@ -24,10 +24,6 @@
 
 #include "tile_unit.h"
 
-#include "path_unit.h"
-
-#include "path_unit_attention.h"
-
 #include "path_tiles.h"
 
 namespace ortolan {

@@ -18,19 +18,10 @@ using simd::kWidth;
 constexpr int kQuarters = kWidth / 4;
 // Query rows that read one key together: as many as the registers hold beside four keys.
 constexpr int kFewRows = kWidth == 16 ? 4 : 3;
-// How many keys ahead of their scores they are asked for.
-constexpr int kKeysAhead = 48;
 // Vectors of keys in a panel, and query rows that read it together: what the registers hold.
 constexpr int kPanelVectors = kWidth == 16 ? 2 : 1;
 constexpr int kPanelKeys = kPanelVectors * kWidth;
 constexpr int kQueryRows = kWidth == 16 ? 4 : kWidth == 8 ? 3 : 2;
-
-// Scratch memory of a chunk.
-struct VectorScratch {
-  float* scores;       // [rows, kChunk]
-  float* panel;        // [head_stride, kPanelKeys]
-  float* wide_values;  // [kChunk, value_stride], for binary16 only
-};
 
 template <bool kHalf>
 inline F load_cached(const void* row, int dim) {
@@ -41,7 +32,7 @@ inline F load_cached(const void* row, int dim) {
   }
 }
 
-// Asks for the cache lines of rows [start, end) of keys or values, each of `bytes`.
+// Asks for the cache lines of rows [start, end), each of `bytes`.
 inline void prefetch_rows(const void* const* row, int start, int end, int bytes) {
   for (int j = start; j < end; ++j) {
     for (int b = 0; b < bytes; b += 64) ask_for(static_cast<const char*>(row[j]) + b);
@@ -81,16 +72,13 @@ inline void score_few(const float* queries, int stride, const void* const* key, 
 
 // All rows against keys [begin, end), kWidth at a time; keys past the last repeat it.
 template <bool kHalf>
-void score_rows(const ChunkTask& task, const VectorScratch& scratch, int begin, int end) {
+void score_rows(const ChunkTask& task, int begin, int end) {
   constexpr decltype(&score_few<kHalf, 1>) kinds[4] = {score_few<kHalf, 1>, score_few<kHalf, 2>,
                                                        score_few<kHalf, 3>, score_few<kHalf, kFewRows>};
-  const int key_bytes = task.head_stride * (kHalf ? 2 : 4), value_bytes = task.value_stride * (kHalf ? 2 : 4);
-  int asked = begin;
+  const int value_bytes = task.value_stride * (kHalf ? 2 : 4);
   for (int j = begin / kWidth * kWidth; j < end; j += kWidth) {
-    // Keys of a later round, and the values that follow once all scores are known.
+    // The values that follow once all scores are known.
     const int next = j + kWidth;
-    prefetch_rows(task.key, asked, next + kKeysAhead < end ? next + kKeysAhead : end, key_bytes);
-    asked = next + kKeysAhead;
     prefetch_rows(task.value, j < begin ? begin : j, next < end ? next : end, value_bytes);
     const void* key[kWidth];
     for (int k = 0; k < kWidth; ++k) key[k] = task.key[j + k < begin ? begin : j + k < end ? j + k : end - 1];
@@ -98,7 +86,7 @@ void score_rows(const ChunkTask& task, const VectorScratch& scratch, int begin, 
       const int left = task.rows - r;
       const int rows = left <= kFewRows ? left : left == kFewRows + 1 ? 2 : kFewRows;
       kinds[rows - 1](task.queries + static_cast<ptrdiff_t>(r) * task.head_stride, task.head_stride, key,
-                      scratch.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
+                      task.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
       r += rows;
     }
   }
@@ -197,14 +185,14 @@ void score_panel(const float* queries, int stride, const float* panel, float* sc
 
 // All rows against keys [begin, end), kWidth of them widened once.
 template <bool kHalf>
-void score_widened(const ChunkTask& task, const VectorScratch& scratch, int begin, int end) {
+void score_widened(const ChunkTask& task, int begin, int end) {
   constexpr decltype(&score_few<false, 1>) kinds[4] = {score_few<false, 1>, score_few<false, 2>, score_few<false, 3>,
                                                        score_few<false, kFewRows>};
   for (int j = begin / kWidth * kWidth; j < end; j += kWidth) {
     const void* key[kWidth];
     for (int k = 0; k < kWidth; ++k) {
       const void* from = task.key[j + k < begin ? begin : j + k < end ? j + k : end - 1];
-      float* wide = scratch.panel + static_cast<ptrdiff_t>(k) * task.head_stride;
+      float* wide = task.panel + static_cast<ptrdiff_t>(k) * task.head_stride;
       for (int d = 0; kHalf && d < task.head_stride; d += kWidth) simd::store(wide + d, load_cached<kHalf>(from, d));
       key[k] = kHalf ? wide : from;
     }
@@ -215,7 +203,7 @@ void score_widened(const ChunkTask& task, const VectorScratch& scratch, int begi
       for (int i = r; i < r + rows; ++i) seen = seen || (task.first[i] < j + kWidth && task.last[i] > j);
       if (seen) {
         kinds[rows - 1](task.queries + static_cast<ptrdiff_t>(r) * task.head_stride, task.head_stride, key,
-                        scratch.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
+                        task.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
       }
       r += rows;
     }
@@ -224,18 +212,18 @@ void score_widened(const ChunkTask& task, const VectorScratch& scratch, int begi
 
 // All rows against keys [begin, end), each panel of keys turned once.
 template <bool kHalf>
-void score_panels(const ChunkTask& task, const VectorScratch& scratch, int begin, int end) {
+void score_panels(const ChunkTask& task, int begin, int end) {
   constexpr decltype(&score_panel<1>) kinds[4] = {score_panel<1>, score_panel<2>, score_panel<3>,
                                                   score_panel<kQueryRows>};
   for (int j = begin / kPanelKeys * kPanelKeys; j < end; j += kPanelKeys) {
-    turn_keys<kHalf>(task.key, j, begin, end, task.head_stride, scratch.panel);
+    turn_keys<kHalf>(task.key, j, begin, end, task.head_stride, task.panel);
     for (int r = 0; r < task.rows;) {
       const int rows = task.rows - r < kQueryRows ? task.rows - r : kQueryRows;
       bool seen = false;
       for (int i = r; i < r + rows; ++i) seen = seen || (task.first[i] < j + kPanelKeys && task.last[i] > j);
       if (seen) {
-        kinds[rows - 1](task.queries + static_cast<ptrdiff_t>(r) * task.head_stride, task.head_stride, scratch.panel,
-                        scratch.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
+        kinds[rows - 1](task.queries + static_cast<ptrdiff_t>(r) * task.head_stride, task.head_stride, task.panel,
+                        task.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
       }
       r += rows;
     }
@@ -244,11 +232,11 @@ void score_panels(const ChunkTask& task, const VectorScratch& scratch, int begin
 
 // Turned keys need no sums across lanes, which registers pay for with vectors of 16 alone.
 template <bool kHalf>
-void score_many(const ChunkTask& task, const VectorScratch& scratch, int begin, int end) {
+void score_many(const ChunkTask& task, int begin, int end) {
   if constexpr (kWidth == 16) {
-    score_panels<kHalf>(task, scratch, begin, end);
+    score_panels<kHalf>(task, begin, end);
   } else {
-    score_widened<kHalf>(task, scratch, begin, end);
+    score_widened<kHalf>(task, begin, end);
   }
 }
 

@@ -16,8 +16,7 @@ constexpr Kernels path_table(const char* name) {
   table.transform_head = transform_head;
   table.to_half = to_half;
   table.to_float = to_float;
-  table.attention = kVectorAttention;
-  table.half_attention = kVectorAttention;
+  table.attend_chunk = attend_chunk;
   table.merge = merge;
   table.finish = finish;
   table.group_room = group_room;

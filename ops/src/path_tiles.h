@@ -1,5 +1,5 @@
 // Products of panels of 16 rows with tiles of quantised weights by a matrix unit.
-// Included after path_codes.h, path_unit.h and path_unit_attention.h.
+// Included after path_codes.h and tile_unit.h, or what stands for it.
 //
 // The unit adds up the integers of a group, 64 columns at a time. A group of 32 is multiplied together with what lies
 // behind its codes, by activations that are zero there: registers that are full load and store faster than others.
@@ -13,11 +13,24 @@
 namespace ortolan {
 namespace {
 
+constexpr int kUnitRows = 16;
 // Rows from which on groups of 32, which leave half of the unit idle, are faster by it than by vectors.
 constexpr int kManyUnitRows = 64;
 // Steps between a product and the storing of its sums, and between that and their use.
 constexpr int kStoreLag = 2, kScaleLag = 1;
 constexpr int kSlots = 4;
+
+// Whether this thread's registers have their shapes; only one set of shapes is used.
+bool& unit_is_shaped() {
+  static thread_local bool shaped = false;
+  return shaped;
+}
+
+void release_shapes() {
+  if (!unit_is_shaped()) return;
+  unit::release();
+  unit_is_shaped() = false;
+}
 
 int unit_group_room(const QuantForm& form) { return form.group == 32 ? kUnitDepth : form.group; }
 
@@ -124,7 +137,10 @@ void multiply_by_unit(const QuantTile& tile, const QuantPanel& panel, float* pro
 
 void multiply_tiles_by_unit(const QuantTile* tile, int tiles, const QuantPanel& panel, float* products) {
   if (panel.rows < kUnitRows) return multiply_tiles(tile, tiles, panel, products);
-  shape_unit();
+  if (!unit_is_shaped()) {
+    unit::configure(kUnitRows, kUnitDepth);
+    unit_is_shaped() = true;
+  }
   constexpr decltype(&multiply_by_unit<true, true>) kinds[4] = {
       multiply_by_unit<false, false>, multiply_by_unit<false, true>, multiply_by_unit<true, false>,
       multiply_by_unit<true, true>};
@@ -141,7 +157,6 @@ constexpr Kernels tile_table(const char* name) {
   table.expand_from = unit_expand_from;
   table.multiply_tiles = multiply_tiles_by_unit;
   table.release_unit = release_shapes;
-  table.half_attention = kUnitAttention;
   return table;
 }
 

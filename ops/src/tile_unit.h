@@ -54,13 +54,6 @@ inline void multiply() {
   asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kTo), "i"(kLeft), "i"(kRight));
 }
 
-// sums[m, n] += left[m, 2k] * right[k, n, 0] summed over k, plus left[m, 2k + 1] * right[k, n, 1] likewise: bfloat16
-// factors, float32 sums.
-template <int kTo, int kLeft, int kRight>
-inline void multiply_floats() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kTo), "i"(kLeft), "i"(kRight));
-}
-
 }  // namespace unit
 }  // namespace
 }  // namespace ortolan

@@ -54,24 +54,6 @@ inline F load_half(const uint16_t* p) {
 inline void store_half(uint16_t* p, F x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
-// x rounded to bfloat16, ties away from zero: the upper halves of its lanes, zeros below.
-inline F near_bfloat(F x) {
-  const __m512i bits = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
-  return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
-}
-// The upper halves of the lanes of a, then of b.
-inline void store_upper(uint16_t* p, F a, F b) {
-  const __m512i odd = _mm512_add_epi16(_mm512_slli_epi16(_mm512_set_epi16(
-      31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1,
-      0), 1), _mm512_set1_epi16(1));
-  _mm512_storeu_si512(p, _mm512_permutex2var_epi16(_mm512_castps_si512(a), odd, _mm512_castps_si512(b)));
-}
-// The upper halves of the lanes of a and b in turn.
-inline void store_upper_pairs(uint16_t* p, F a, F b) {
-  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
-  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-  _mm512_storeu_si512(p, _mm512_ternarylogic_epi32(low, _mm512_castps_si512(b), upper, 0xf8));
-}
 inline float sum(F x) {
   const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));

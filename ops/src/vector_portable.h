@@ -122,27 +122,6 @@ inline void store_half(uint16_t* p, F x) {
   for (int i = 0; i < kWidth; ++i) p[i] = float_to_half(x[i]);
 }
 #endif
-// x rounded to bfloat16, ties away from zero: the upper halves of its lanes, zeros below.
-inline F near_bfloat(F x) {
-  typedef uint32_t U __attribute__((vector_size(16)));
-  return (F)(((U)x + 0x8000u) & 0xffff0000u);
-}
-// The upper halves of the lanes of a, then of b.
-inline void store_upper(uint16_t* p, F a, F b) {
-  typedef uint32_t U __attribute__((vector_size(16)));
-  for (int i = 0; i < kWidth; ++i) {
-    p[i] = static_cast<uint16_t>(((U)a)[i] >> 16);
-    p[kWidth + i] = static_cast<uint16_t>(((U)b)[i] >> 16);
-  }
-}
-// The upper halves of the lanes of a and b in turn.
-inline void store_upper_pairs(uint16_t* p, F a, F b) {
-  typedef uint32_t U __attribute__((vector_size(16)));
-  for (int i = 0; i < kWidth; ++i) {
-    p[2 * i] = static_cast<uint16_t>(((U)a)[i] >> 16);
-    p[2 * i + 1] = static_cast<uint16_t>(((U)b)[i] >> 16);
-  }
-}
 inline float sum(F x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 inline float maximum(F x) {
   const float a = x[0] > x[2] ? x[0] : x[2];

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ops.library import available_kernels
 from ops.reference.paged_attention import AttentionAttributes, AttentionBatch, paged_attention
 from tests.ops.runner import run
 
@@ -216,24 +215,21 @@ def longest_row(array: Array) -> float:
     return largest(lengths)
 
 
-def output_bound(case: Case, kernels: str = "auto") -> float:
+def output_bound(case: Case) -> float:
     """How far float32 arithmetic may take an output from the exact one, given the caches as stored.
 
     A score is a dot product summed in at least four lanes, after a norm and a turn of the query that round each
     term some ten times; |q . k| terms add up to |q| |k| at most. Its absolute error is a relative error of the
     key's weight, in numerator and denominator. A power of two adds 2^-22 to a weight and to each merge, the sums over
-    n keys their own rounding. The matrix unit multiplies numbers split in two of bfloat16, which takes 2^-15 of
-    |q| |k| from a score, and 2^-15 of a value's magnitude from its weighted sum. The output is a mean of values: everything scales with the largest value.
+    n keys their own rounding. The output is a mean of values: everything scales with the largest value.
     """
     shape = case.shape
     longest = max((sum(one) for one in shape.sequences), default=0)
     queries = case.arrays["q"][: case.real, : shape.heads * shape.head_dim].reshape(-1, shape.head_dim)
     length = np.sqrt(shape.head_dim) * largest(case.arrays["q_norm"]) if shape.norm else longest_row(queries)
     magnitude = shape.scale * length * longest_row(case.arrays["k_cache"])
-    by_unit = shape.half and (available_kernels()[0] if kernels == "auto" else kernels) == "avx512-amx"
-    split = 2.0**-15 if by_unit else 0.0
-    score = (CONFIDENCE * np.sqrt(shape.head_dim / 4 + 16) * UNIT + split) * magnitude
+    score = CONFIDENCE * np.sqrt(shape.head_dim / 4 + 16) * UNIT * magnitude
     if shape.softcap:
         score += shape.softcap * 2.0**-20
-    weight = 2 * score + split + (CONFIDENCE * np.sqrt(longest + 16) + 20 * (longest // 128 + 2)) * UNIT
+    weight = 2 * score + (CONFIDENCE * np.sqrt(longest + 16) + 20 * (longest // 128 + 2)) * UNIT
     return float(weight * largest(case.arrays["v_cache"]))

@@ -39,7 +39,7 @@ def check(case: Case, *, kernels: str = "auto", threads: int = 2) -> None:
     # The definition over the cache as the kernel stored it: attention is to K and V as stored.
     want = case.reference(write=False)
     assert np.isfinite(got).all()
-    np.testing.assert_allclose(got, want, rtol=0, atol=output_bound(case, kernels))
+    np.testing.assert_allclose(got, want, rtol=0, atol=output_bound(case))
     assert (got[case.real :] == 0).all()
 
 
@@ -208,7 +208,7 @@ def test_paths_agree(half: bool) -> None:
     want = case.run(kernels=KERNELS[0])
     case.arrays["slot_mapping"][:] = -1
     for kernels in KERNELS[1:]:
-        np.testing.assert_allclose(case.copy().run(kernels=kernels), want, rtol=0, atol=2 * output_bound(case, KERNELS[0]))
+        np.testing.assert_allclose(case.copy().run(kernels=kernels), want, rtol=0, atol=2 * output_bound(case))
 
 
 def test_a_sequence_with_nan_leaves_others_alone() -> None:

@@ -65,38 +65,29 @@ struct ChunkResult {
   Exact<float> maximum, total, sums;
 };
 
-inline ChunkResult attend(const AttentionWay& way, const ChunkCase& one, int row, int count, float softcap) {
+inline ChunkResult attend(const Kernels& kernels, const ChunkCase& one, int row, int count, float softcap) {
   const auto rows = static_cast<size_t>(count), stride = static_cast<size_t>(one.value_stride);
-  const auto dims = static_cast<size_t>(one.head_stride);
-  Exact<float> scratch(way.room(one.head_stride, one.value_stride)), queries((rows + 15) / 16 * 16 * dims);
-  std::copy_n(one.queries.get() + static_cast<size_t>(row) * dims, rows * dims, queries.get());
-  if (way.prepare_queries) way.prepare_queries(queries.get(), count, one.head_stride, scratch.get());
+  Exact<float> scores(rows * kChunk), panel(static_cast<size_t>(2 * kernels.width * one.head_stride)),
+      wide(static_cast<size_t>(kChunk) * stride);
   ChunkResult result{Exact<float>(rows), Exact<float>(rows), Exact<float>(rows * stride)};
-  way.attend_chunk({count, one.half, queries.get(), one.head_stride, one.value_stride, one.key.data(),
-                    one.value.data(), one.first.data() + row, one.last.data() + row, softcap, scratch.get(),
-                    result.maximum.get(), result.total.get(), result.sums.get()});
+  kernels.attend_chunk({count, one.half, one.queries.get() + row * one.head_stride, one.head_stride, one.value_stride,
+                        one.key.data(), one.value.data(), one.first.data() + row, one.last.data() + row, softcap,
+                        scores.get(), panel.get(), wide.get(), result.maximum.get(), result.total.get(),
+                        result.sums.get()});
   return result;
 }
 
-// `share` is what a product may be off by, as a part of its magnitude: 2^-15 where factors are split in two of bfloat16,
-// and else what rounding to float32 in four lanes leaves. The error of a score is a relative one of its weight.
-inline void expect_row(const ChunkCase& one, const ChunkResult& result, int row, float softcap, double share,
-                       Report& report, const std::string& what) {
+inline void expect_row(const ChunkCase& one, const ChunkResult& result, int row, float softcap, Report& report,
+                       const std::string& what) {
   const auto r = static_cast<size_t>(row);
   if (one.first[r] >= one.last[r]) return;
   std::vector<double> score(kChunk);
-  double top = -1e300, magnitude = 0, largest = 0;
+  double top = -1e300;
   for (int j = one.first[r]; j < one.last[r]; ++j) {
-    double sum = 0, of_terms = 0;
+    double sum = 0;
     for (int d = 0; d < one.head_stride; ++d) {
-      const double term = one.queries[static_cast<size_t>(row * one.head_stride + d)] *
-                          one.key_numbers[static_cast<size_t>(j * one.head_stride + d)];
-      sum += term;
-      of_terms += std::fabs(term);
-    }
-    magnitude = std::max(magnitude, of_terms);
-    for (int d = 0; d < one.value_stride; ++d) {
-      largest = std::max(largest, std::fabs(one.value_numbers[static_cast<size_t>(j * one.value_stride + d)]));
+      sum += one.queries[static_cast<size_t>(row * one.head_stride + d)] *
+             one.key_numbers[static_cast<size_t>(j * one.head_stride + d)];
     }
     score[static_cast<size_t>(j)] = softcap > 0 ? softcap * std::tanh(sum / softcap) : sum;
     top = std::max(top, score[static_cast<size_t>(j)]);
@@ -110,37 +101,32 @@ inline void expect_row(const ChunkCase& one, const ChunkResult& result, int row,
       sums[static_cast<size_t>(d)] += weight * one.value_numbers[static_cast<size_t>(j * one.value_stride + d)];
     }
   }
-  const double off = share * magnitude + 0x1p-20 * softcap + 0x1p-20, weight_off = 2 * off + share + 0x1p-16;
-  report.check(std::fabs(result.maximum[r] - top) <= off, what + ": maximum of row " + std::to_string(row));
-  report.check(std::fabs(result.total[r] - total) <= weight_off * total, what + ": total of row " + std::to_string(row));
-  double worst = 0;
+  double worst = std::fabs(result.maximum[r] - top) + std::fabs(result.total[r] - total) / total;
   for (int d = 0; d < one.value_stride; ++d) {
     worst = std::max(worst, std::fabs(result.sums[static_cast<size_t>(row * one.value_stride + d)] -
                                       sums[static_cast<size_t>(d)]) /
                                 total);
   }
-  report.check(worst <= weight_off * largest, what + ": row " + std::to_string(row));
+  report.check(worst <= 1e-4, what + ": row " + std::to_string(row));
 }
 
 inline void test_attention(const Kernels& kernels, Report& report) {
   Random random(11);
   const int bounds[][2] = {{0, kChunk}, {0, 1}, {kChunk - 1, kChunk}, {5, 9}, {17, 110}};
-  for (int rows : {1, 2, 3, 4, 5, 7, 9, 16, 17, 19, 20, 23, 61}) {
-    for (bool half : {false, true}) {
-      const AttentionWay& way = half ? kernels.half_attention : kernels.attention;
-      const double share = way.prepare_queries ? 0x1p-15 : 0x1p-19;
-      for (int dims : {way.padding, 3 * way.padding, 64}) {
+  for (int rows : {1, 2, 3, 4, 5, 7, 9, 19, 20, 23, 61}) {
+    for (int dims : {kernels.width, 3 * kernels.width, 64}) {
+      for (bool half : {false, true}) {
         const int* bound = bounds[random.below(5)];
         const ChunkCase one(rows, dims, rows % 2 ? dims : 2 * dims, half, bound[0], bound[1], random);
         const float softcap = rows % 3 == 0 ? 2.0f : 0.0f;
         const std::string what = std::string(kernels.name) + (half ? " half " : " float ") + std::to_string(rows) +
                                  " rows of " + std::to_string(dims) + ", keys " + std::to_string(bound[0]) + " to " +
                                  std::to_string(bound[1]);
-        const ChunkResult whole = attend(way, one, 0, rows, softcap);
+        const ChunkResult whole = attend(kernels, one, 0, rows, softcap);
         for (int row = 0; row < rows; ++row) {
-          expect_row(one, whole, row, softcap, share, report, what);
+          expect_row(one, whole, row, softcap, report, what);
           if (one.first[static_cast<size_t>(row)] >= one.last[static_cast<size_t>(row)]) continue;
-          const ChunkResult alone = attend(way, one, row, 1, softcap);
+          const ChunkResult alone = attend(kernels, one, row, 1, softcap);
           const float* sums = whole.sums.get() + row * one.value_stride;
           report.check(alone.maximum[0] == whole.maximum[static_cast<size_t>(row)] &&
                            alone.total[0] == whole.total[static_cast<size_t>(row)] &&

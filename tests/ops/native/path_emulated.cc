@@ -25,10 +25,6 @@
 
 #include "tile_emulation.h"
 
-#include "path_unit.h"
-
-#include "path_unit_attention.h"
-
 #include "path_tiles.h"
 
 namespace ortolan {

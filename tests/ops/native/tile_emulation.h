@@ -1,7 +1,6 @@
 // What tile_unit.h does, in software: shapes are checked, and memory is touched where the unit would touch it.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -81,37 +80,6 @@ inline void multiply() {
       for (int k = 0; k < left.row_bytes; ++k) {
         sum += static_cast<int8_t>(left.bytes[m][k]) * right.bytes[k / 4][4 * n + k % 4];
       }
-      std::memcpy(to.bytes[m] + 4 * n, &sum, sizeof sum);
-    }
-  }
-}
-
-// Subnormal factors and results count as zeros.
-inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
-
-inline float bfloat(const uint8_t* p) {
-  uint16_t upper;
-  std::memcpy(&upper, p, sizeof upper);
-  const uint32_t bits = static_cast<uint32_t>(upper) << 16;
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return flushed(x);
-}
-
-template <int kTo, int kLeft, int kRight>
-inline void multiply_floats() {
-  Register &to = at(kTo), &left = at(kLeft), &right = at(kRight);
-  if (left.rows != to.rows || left.row_bytes != 4 * right.rows) throw std::logic_error("tile shapes do not fit");
-  for (int m = 0; m < to.rows; ++m) {
-    for (int n = 0; n < 16; ++n) {
-      float sums[2] = {};
-      for (int k = 0; k < left.row_bytes / 2; ++k) {
-        const float a = bfloat(left.bytes[m] + 2 * k), b = bfloat(right.bytes[k / 2] + 4 * n + k % 2 * 2);
-        sums[k % 2] = flushed(std::fma(a, b, sums[k % 2]));
-      }
-      float sum;
-      std::memcpy(&sum, to.bytes[m] + 4 * n, sizeof sum);
-      sum = flushed(sum + flushed(sums[0] + sums[1]));
       std::memcpy(to.bytes[m] + 4 * n, &sum, sizeof sum);
     }
   }
