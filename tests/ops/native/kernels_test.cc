@@ -14,8 +14,8 @@ extern const Kernels kEmulatedTilesKernels;
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-// Frames kept for detecting uses after return are not aligned to 64 bytes by GCC 13 (GCC bug 110027), so that storing a
-// whole vector to a local array traps.
+// GCC 13 looks for uses after return by default, and the frames that it keeps for that are not aligned to 64 bytes: a
+// whole vector stored to a local array would trap.
 extern "C" const char* __asan_default_options() { return "detect_stack_use_after_return=0"; }
 #endif
 
