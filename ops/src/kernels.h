@@ -127,6 +127,8 @@ struct Kernels {
   float (*exp_sum)(const float* x, int count, float peak, float scale, float* out);
   // Sum of the weights of a block's values that are at least `limit`, and how many these are.
   float (*sum_at_least)(const float* x, const float* weights, int count, float limit, int* number);
+  // Asks for the lines that finish_rows will write and add: each row's are far apart, and come while products are made.
+  void (*ask_for_rows)(const Epilogue& how, int rows);
   // Turns the products of rows with one tile, or with gate and up, into rows of the result.
   void (*finish_rows)(const Epilogue& how, const float* products, const float* up, int rows);
   // One row of a tile, dequantised.
