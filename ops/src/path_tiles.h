@@ -1,8 +1,8 @@
 // Products of panels of 16 rows with tiles of quantised weights by a matrix unit.
 // Included after path_codes.h and tile_unit.h, or what stands for it.
 //
-// The unit adds up the integers of a group, 64 columns at a time. A group of 32 is multiplied together with what lies
-// behind its codes, by activations that are zero there: registers that are full load and store faster than others.
+// The unit adds up the integers of a group, 64 columns at a time. A group of 32 is multiplied together with what
+// lies behind its codes, by activations that are zero there: full registers load and store faster than others.
 // Sums go through memory to vectors, which scale and add them as multiply_rows does, in the same order, to the same
 // bits. A step of the loop multiplies one group, stores the sums of an earlier one and scales those of one before
 // that, in turns: the unit's instructions are few and long, and wait for one another when they come together.

@@ -220,8 +220,8 @@ def output_bound(case: Case) -> float:
 
     A score is a dot product summed in at least four lanes, after a norm and a turn of the query that round each
     term some ten times; |q . k| terms add up to |q| |k| at most. Its absolute error is a relative error of the
-    key's weight, in numerator and denominator. A power of two adds 2^-22 to a weight and to each merge, the sums over
-    n keys their own rounding. The output is a mean of values: everything scales with the largest value.
+    key's weight, in numerator and denominator. A power of two adds 2^-22 to a weight and to each merge, the sums
+    over n keys their own rounding. The output is a mean of values: everything scales with the largest value.
     """
     shape = case.shape
     longest = max((sum(one) for one in shape.sequences), default=0)
