@@ -51,11 +51,11 @@ int unit_expand_from(const QuantForm& form) {
 
 void quantise_unit_row(const QuantForm& form, const float* x, int64_t columns, const QuantPanel& panel, int row) {
   if (panel.rows < kUnitRows) return quantise_row(form, x, columns, panel, row);
-  const int64_t room = unit_group_room(form), row_bytes = (columns + form.group - 1) / form.group * room;
-  int8_t* out = panel.codes + row * row_bytes;
+  const int64_t room = unit_group_room(form), group_bytes = kUnitRows * room;
+  int8_t* out = panel.codes + row * room;
   quantise_groups(form, x, columns, panel.scales + row, panel.rows, [&](int64_t group, const int8_t* codes) {
-    __builtin_memcpy(out + group * room, codes, static_cast<size_t>(form.group));
-    __builtin_memset(out + group * room + form.group, 0, static_cast<size_t>(room - form.group));
+    __builtin_memcpy(out + group * group_bytes, codes, static_cast<size_t>(form.group));
+    __builtin_memset(out + group * group_bytes + form.group, 0, static_cast<size_t>(room - form.group));
   });
 }
 
@@ -107,7 +107,7 @@ template <bool kMinima, bool kHalf>
 void multiply_by_unit(const QuantTile& tile, const QuantPanel& panel, float* products) {
   const int groups = tile.groups, room = unit_group_room(tile.form);
   const size_t group_bytes = tile.form.group_bytes();
-  const ptrdiff_t row_bytes = static_cast<ptrdiff_t>(groups) * room;
+  const ptrdiff_t row_bytes = room;
   const int8_t* x = panel.codes;
   const uint8_t* codes = tile.data;
   const uint8_t* side = tile.data + tile.form.code_bytes();
@@ -136,7 +136,7 @@ void multiply_by_unit(const QuantTile& tile, const QuantPanel& panel, float* pro
     if (scales_one) scale_sums<0, 5, kMinima, kHalf>(of_group, side, scales, y);
     if (multiplies) {
       multiply_codes<kSet>(x, row_bytes, codes, room);
-      x += room;
+      x += kUnitRows * room;
       codes += group_bytes;
     }
     if (scales_one) scale_sums<5, 10, kMinima, kHalf>(of_group, side, scales, y);
