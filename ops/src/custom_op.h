@@ -47,7 +47,9 @@ class CustomOp : public OrtCustomOp {
     GetInputCharacteristic = [](const OrtCustomOp*, size_t i) -> int {
       return Kernel::kInputs[i].optional ? abi::kOptional : abi::kRequired;
     };
-    GetOutputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return abi::kRequired; };
+    GetOutputCharacteristic = [](const OrtCustomOp*, size_t i) -> int {
+      return Kernel::kOutputs[i].optional ? abi::kOptional : abi::kRequired;
+    };
     GetInputMemoryType = [](const OrtCustomOp*, size_t i) -> int {
       return Kernel::kInputs[i].host && Provider<Resources>::kName ? abi::kCpuInput : abi::kDefaultMemory;
     };
