@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ops.errors import EngineError
 from rtcore.decoding.grammar.spec import StructuredOutputs
 from rtcore.decoding.params import SamplingParams
 from rtcore.decoding.speculation.ngram import NgramProposer
 from rtcore.engine import Engine
+from rtcore.executor.base import StepInputs
 from rtcore.request import EngineRequest
 from tests.rtcore.decoding.grammar.words import load_words
 from tests.rtcore.engine_requests import PROMPTS, assert_clean, greedy, request
@@ -194,6 +196,25 @@ def test_proposers_learn_who_ended_and_are_closed() -> None:
     engine.close()
     engine.close()
     assert prophet.closed == 1
+
+
+def test_blocks_of_drafts_that_a_failing_step_dropped_are_given_back() -> None:
+    """A work that fails alone is tried without its drafts, and nothing is guessed after that."""
+    failures: list[int] = []
+
+    def fault(inputs: StepInputs) -> Exception | None:
+        if inputs.positions[0] < len(PROMPTS[1]) or len(inputs.positions) == 1:
+            return None
+        failures.append(len(inputs.positions))
+        return EngineError("This step fails.")
+
+    whole = [*PROMPTS[1], *greedy(PROMPTS[1], 20, stop=())]
+    engine = fake_engine(FakeExecutor(fault=fault), stop_ids=())
+    speculate(engine, Prophet(lambda name: [] if failures[1:] else whole), most=6)
+    engine.submit(request(1, max_tokens=20))
+    assert tokens_of(drain(engine)["r1"]) == whole[len(PROMPTS[1]) :]
+    assert failures == [7, 7]
+    assert_clean(engine)
 
 
 def test_prompt_lookup_in_a_loop() -> None:
