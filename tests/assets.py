@@ -51,7 +51,7 @@ def _once(target: Path, make: Callable[[Path], None]) -> Path:
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with locked(target.parent.name):
+    with locked(target.name):
         if not target.exists():
             folder = Path(tempfile.mkdtemp(prefix=".making-", dir=target.parent))
             try:

@@ -1,20 +1,53 @@
-"""Shared fixtures: the real model, a tiny random one, and bundles of both."""
+"""Shared fixtures: the real model, a tiny random one, and bundles of both; and how tests are shared out."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import assets
 
+#: Files over the same captured models, which take seconds each: one process runs them all.
+CAPTURED = ("test_families.py", "test_mixture.py", "test_quantised_graph.py", "kernels/test_plan.py")
 EXPORT_MODULES = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "gguf", "safetensors")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bundle", type=Path, help="a SmolLM2 bundle to test with, instead of exporting one")
     parser.addoption("--tiny-bundle", type=Path, help="a bundle of the tiny Llama, instead of exporting one")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without the garbage collector, and keep what is there then, modules above all, out of its rounds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For ``--dist loadfile``: a file stays in one process, and so do files that share what they make."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesTogether(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            return "captured" if scope.removeprefix("tests/export/") in CAPTURED else scope
+
+    # In the order of collection: longest files first, where the default is those of most tests.
+    config.option.loadscopereorder = False
+    return FilesTogether(config, log)
 
 
 def _need_export() -> None:

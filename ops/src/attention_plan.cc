@@ -5,8 +5,10 @@
 namespace ortolan {
 namespace {
 
-// A tile is split when it holds more than this fraction of all chunks.
-constexpr int64_t kShares = 64;
+// A tile is split when it holds more than this fraction of all chunks; one of many rows, each of whose items prepares
+// them anew, later.
+constexpr int64_t kShares = 64, kLargeShares = 16;
+constexpr int kManyRows = 16;
 
 // Partial results of split tiles take no more floats than this (64 MB); tiles beyond stay whole.
 constexpr int64_t kPartialFloats = int64_t{1} << 24;
@@ -46,10 +48,10 @@ void AttentionPlan::add_sequence(const AttentionInputs& inputs, const AttentionA
 void AttentionPlan::make_items(int value_dim) {
   int64_t chunks = 0;
   for (const AttentionTile& tile : tiles) chunks += tile.chunks();
-  const int64_t share = std::max<int64_t>(1, chunks / kShares);
   for (size_t t = 0; t < tiles.size(); ++t) {
     AttentionTile& tile = tiles[t];
     const int64_t rows = tile.chunks() * tile.rows();
+    const int64_t share = std::max<int64_t>(1, chunks / (tile.rows() > kManyRows ? kLargeShares : kShares));
     if (tile.chunks() <= share || (partial_rows + rows) * value_dim > kPartialFloats) {
       items.push_back({static_cast<int64_t>(t), tile.first_chunk, tile.last_chunk});
       continue;

@@ -92,7 +92,7 @@ AttentionWorker::Range AttentionWorker::visible(const AttentionTile& tile, int r
 
 void AttentionWorker::load_queries(const AttentionTile& tile, float* queries) const {
   HeadTransform how{inputs_.q_norm,          attributes_.norm_epsilon, nullptr,          nullptr,
-                    attributes_.rotary_dims, attributes_.interleaved,  attributes_.scale};
+                    attributes_.rotary_dims, attributes_.interleaved,  attributes_.scale * kInverseLn2};
   for (int row = 0; row < tile.rows(); ++row) {
     const int64_t token = tile.first_row + row / tile.heads;
     if (inputs_.rope_table) {
@@ -151,7 +151,7 @@ void AttentionWorker::attend(const AttentionTile& tile, int64_t chunk, Rows& row
                              const AttentionPartial& into) const {
   gather(tile, chunk, rows);
   kernels_.attend_chunk({tile.rows(), half_cache_, rows.queries, head_stride_, value_stride_, rows.key, rows.value,
-                         rows.first, rows.last, attributes_.softcap, rows.scores, rows.panel, rows.wide_values,
+                         rows.first, rows.last, attributes_.softcap * kInverseLn2, rows.scores, rows.panel, rows.wide_values,
                          into.maximum, into.total, into.sums});
 }
 

@@ -1,6 +1,7 @@
 #include "cuda_experts.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace ortolan::cuda {
 namespace {

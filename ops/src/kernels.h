@@ -21,6 +21,9 @@ constexpr int kTilesAtOnce = 2;
 // boundaries depend on the position alone, and so does the order in which a query sums over keys.
 constexpr int kChunk = 128;
 
+// What turns a score into a power of 2.
+constexpr float kInverseLn2 = 1.44269504f;
+
 // Scores of one block of a row, of which the largest is kept apart so that blocks can be passed over.
 constexpr int kScoreBlock = 256;
 
@@ -41,20 +44,20 @@ struct HeadTransform {
 struct ChunkTask {
   int rows;
   bool half;             // keys and values are binary16, else binary32
-  const float* queries;  // [rows, head_stride], multiplied by the score scale already
+  const float* queries;  // [rows, head_stride], multiplied by the score scale over ln 2 already
   int head_stride;
   int value_stride;
   const void* const* key;
   const void* const* value;
   const int* first;  // [rows], first visible key in the chunk
   const int* last;   // [rows], one past the last; a row with first >= last sees nothing
-  float softcap;
+  float softcap;         // over ln 2; 0 for none
   float* scores;       // [rows, kChunk], scratch
   float* panel;        // [head_stride, 2 * width], scratch
   float* wide_values;  // [kChunk, value_stride], scratch, for binary16 only
-  float* maximum;      // [rows], out
-  float* total;        // [rows], out: sum of exp(score - maximum)
-  float* sums;         // [rows, value_stride], out: sum of exp(score - maximum) * value
+  float* maximum;      // [rows], out, of scores in units of ln 2
+  float* total;        // [rows], out: sum of 2^(score - maximum)
+  float* sums;         // [rows, value_stride], out: sum of 2^(score - maximum) * value
 };
 
 // What becomes of the products of a tile: bias, activation, residual.
@@ -86,7 +89,7 @@ struct Kernels {
   // Adds a later chunk's partial result (maximum, total, sums) of one row to an earlier one's.
   void (*merge)(float* maximum, float* total, float* sums, float more_maximum, float more_total,
                 const float* more_sums, int value_stride);
-  // out = sums / (total + exp(sink - maximum)); sink may be null.
+  // out = sums / (total + 2^(sink / ln 2 - maximum)); sink may be null.
   void (*finish)(float maximum, float total, const float* sums, const float* sink, float* out, int value_dim);
   // Bytes that a row's int8 activations take for each group of weights, in any panel.
   int (*group_room)(const QuantForm& form);
@@ -124,6 +127,8 @@ struct Kernels {
   float (*exp_sum)(const float* x, int count, float peak, float scale, float* out);
   // Sum of the weights of a block's values that are at least `limit`, and how many these are.
   float (*sum_at_least)(const float* x, const float* weights, int count, float limit, int* number);
+  // Asks for the lines that finish_rows will write and add: each row's are far apart, and come while products are made.
+  void (*ask_for_rows)(const Epilogue& how, int rows);
   // Turns the products of rows with one tile, or with gate and up, into rows of the result.
   void (*finish_rows)(const Epilogue& how, const float* products, const float* up, int rows);
   // One row of a tile, dequantised.

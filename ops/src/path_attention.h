@@ -10,10 +10,12 @@
 namespace ortolan {
 namespace {
 
-// From so many rows on, turning keys and widening values once is cheaper than doing so for each few rows.
+// From so many rows on, laying keys out and widening values once is cheaper than doing so for each few rows.
 constexpr int kManyRows = 20;
+// With vectors of 8, whose conversion is an instruction, a chunk's values in binary32 would fill the nearest cache.
+constexpr bool kWidensValues = kWidth != 8;
 
-// Turns a row's scores into exp(score - maximum), zero outside [first, last). Whole vectors from the chunk's start.
+// Turns a row's scores into 2^(score - maximum), zero outside [first, last). Whole vectors from the chunk's start.
 inline void softmax_row(float* scores, int first, int last, float softcap, float* maximum, float* total) {
   const float minus_infinity = -__builtin_inff();
   const int begin = first / kWidth * kWidth;
@@ -32,7 +34,7 @@ inline void softmax_row(float* scores, int first, int last, float softcap, float
   const F shift = simd::set1(*maximum);
   F sum = simd::zero();
   for (int j = begin; j < end; j += kWidth) {
-    const F e = simd::exp_nonpositive(simd::sub(simd::load(scores + j), shift));
+    const F e = simd::exp2_nonpositive(simd::sub(simd::load(scores + j), shift));
     simd::store(scores + j, e);
     sum = simd::add(sum, e);
   }
@@ -135,7 +137,7 @@ void attend(const ChunkTask& task) {
   }
   const bool many = task.rows >= kManyRows;
   if (many) {
-    score_panels<kHalf>(task, begin, end);
+    score_many<kHalf>(task, begin, end);
   } else {
     score_rows<kHalf>(task, begin, end);
   }
@@ -144,7 +146,7 @@ void attend(const ChunkTask& task) {
     softmax_row(task.scores + static_cast<ptrdiff_t>(r) * kChunk, task.first[r], task.last[r], task.softcap,
                 task.maximum + r, task.total + r);
   }
-  if (!many || !kHalf) return weigh<kHalf>(task, task.value);
+  if (!many || !kHalf || !kWidensValues) return weigh<kHalf>(task, task.value);
   const void* widened[kChunk];
   for (int j = begin; j < end; ++j) {
     float* wide = task.wide_values + static_cast<ptrdiff_t>(j) * task.value_stride;
@@ -162,16 +164,16 @@ void attend_chunk(const ChunkTask& task) {
   }
 }
 
-inline float exp_scalar(float x) {
-  Padded lanes(simd::exp_nonpositive(simd::set1(x)));
+inline float exp2_scalar(float x) {
+  Padded lanes(simd::exp2_nonpositive(simd::set1(x)));
   return lanes.lane[0];
 }
 
 void merge(float* maximum, float* total, float* sums, float more_maximum, float more_total, const float* more_sums,
            int value_stride) {
   const bool keep = more_maximum <= *maximum;
-  const float old_factor = keep ? 1.0f : exp_scalar(*maximum - more_maximum);
-  const float new_factor = keep ? exp_scalar(more_maximum - *maximum) : 1.0f;
+  const float old_factor = keep ? 1.0f : exp2_scalar(*maximum - more_maximum);
+  const float new_factor = keep ? exp2_scalar(more_maximum - *maximum) : 1.0f;
   if (!keep) *maximum = more_maximum;
   *total = *total * old_factor + more_total * new_factor;
   const F old_vector = simd::set1(old_factor), new_vector = simd::set1(new_factor);
@@ -184,9 +186,10 @@ void merge(float* maximum, float* total, float* sums, float more_maximum, float 
 void finish(float maximum, float total, const float* sums, const float* sink, float* out, int value_dim) {
   float factor = 1.0f;
   if (sink) {
-    const bool keep = *sink <= maximum;
-    factor = keep ? 1.0f : exp_scalar(maximum - *sink);
-    total = total * factor + (keep ? exp_scalar(*sink - maximum) : 1.0f);
+    const float score = *sink * kInverseLn2;
+    const bool keep = score <= maximum;
+    factor = keep ? 1.0f : exp2_scalar(maximum - score);
+    total = total * factor + (keep ? exp2_scalar(score - maximum) : 1.0f);
   }
   scale_row(sums, nullptr, factor / total, out, static_cast<size_t>(value_dim));
 }

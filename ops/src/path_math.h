@@ -23,6 +23,21 @@ inline F exp_nonpositive(F x) {
   return if_less(x, set1(-87.33f), zero(), mul(p, power_of_two(n)));
 }
 
+// 2^x for x <= 0: relative error below 2^-22.4; exactly 1 for 0, exactly 0 below -126.5. NaN stays NaN.
+inline F exp2_nonpositive(F x) {
+  const F shift = set1(12583039.0f);  // 1.5 * 2^23 + 127: adding it rounds to whole numbers, kept in the low bits
+  x = max(set1(-127.0f), x);
+  const F t = add(x, shift);
+  const F r = sub(x, sub(t, shift));
+  F p = set1(1.326472720e-3f);
+  p = fma(p, r, set1(9.671512640e-3f));
+  p = fma(p, r, set1(5.550733743e-2f));
+  p = fma(p, r, set1(2.402224209e-1f));
+  p = fma(p, r, set1(6.931469776e-1f));
+  p = fma(p, r, set1(1.0f));
+  return mul(p, power_of_low_bits(t));
+}
+
 // tanh(x): relative error below 2^-22.
 inline F tanh(F x) {
   const F z = mul(x, x);

@@ -134,6 +134,13 @@ void multiply_tiles(const QuantTile* tile, int tiles, const QuantPanel& panel, f
   for (int t = 0; t < tiles; ++t) multiply_some<1>(tile + t, panel, products + t * panel.rows * kTile);
 }
 
+void ask_for_rows(const Epilogue& how, int rows) {
+  for (int r = 0; r < rows; ++r) {
+    __builtin_prefetch(how.out + r * how.stride, 1);
+    if (how.residual) __builtin_prefetch(how.residual + r * how.stride);
+  }
+}
+
 // One output of a tile that is not whole.
 inline float finish_one(const Epilogue& how, const float* y, const float* up, int i) {
   float value = how.bias ? y[i] + how.bias[i] : y[i];

@@ -43,13 +43,14 @@ void quantise_groups(const QuantForm& form, const float* x, int64_t columns, flo
   const int32_t zero = 1 << (form.bits - 1);
   alignas(64) float padded[kMaximumGroup];
   alignas(64) int8_t codes[kMaximumGroup];
+  F poison = simd::zero();
   for (int64_t first = 0; first < columns; first += form.group) {
     const float* in = x + first;
     if (columns - first < form.group) {
       for (int64_t i = 0; i < form.group; ++i) padded[i] = first + i < columns ? in[i] : 0.0f;
       in = padded;
     }
-    F top = simd::zero(), poison = simd::zero();
+    F top = simd::zero();
     for (int i = 0; i < form.group; i += kWidth) {
       const F v = simd::load(in + i);
       top = simd::max(top, simd::abs(v));
@@ -65,8 +66,7 @@ void quantise_groups(const QuantForm& form, const float* x, int64_t columns, flo
       simd::store_int8(codes + i, code);
     }
     store(first / form.group, codes);
-    // The sum of x - x is 0, or NaN where x holds infinities or NaN: then the row's products are NaN too.
-    const float scale = (counts ? largest / 127.0f : 0.0f) + simd::sum(poison);
+    const float scale = counts ? largest / 127.0f : 0.0f;
     const float sum = simd::sum(simd::to_float(total));
     scales[0] = scale;
     if (form.minima) {
@@ -77,6 +77,9 @@ void quantise_groups(const QuantForm& form, const float* x, int64_t columns, flo
     }
     scales += 2 * scales_apart;
   }
+  // The sum of x - x is 0, or NaN where x holds infinities or NaN: then the row's products, which add all its groups,
+  // are NaN too.
+  scales[-2 * scales_apart] += simd::sum(poison);
 }
 
 void quantise_row(const QuantForm& form, const float* x, int64_t columns, const QuantPanel& panel, int row) {

@@ -18,8 +18,6 @@ using simd::kWidth;
 constexpr int kQuarters = kWidth / 4;
 // Query rows that read one key together: as many as the registers hold beside four keys.
 constexpr int kFewRows = kWidth == 16 ? 4 : 3;
-// How many keys ahead of their scores they are asked for.
-constexpr int kKeysAhead = 48;
 // Vectors of keys in a panel, and query rows that read it together: what the registers hold.
 constexpr int kPanelVectors = kWidth == 16 ? 2 : 1;
 constexpr int kPanelKeys = kPanelVectors * kWidth;
@@ -34,7 +32,7 @@ inline F load_cached(const void* row, int dim) {
   }
 }
 
-// Asks for the cache lines of rows [start, end) of keys or values, each of `bytes`.
+// Asks for the cache lines of rows [start, end), each of `bytes`.
 inline void prefetch_rows(const void* const* row, int start, int end, int bytes) {
   for (int j = start; j < end; ++j) {
     for (int b = 0; b < bytes; b += 64) ask_for(static_cast<const char*>(row[j]) + b);
@@ -77,13 +75,10 @@ template <bool kHalf>
 void score_rows(const ChunkTask& task, int begin, int end) {
   constexpr decltype(&score_few<kHalf, 1>) kinds[4] = {score_few<kHalf, 1>, score_few<kHalf, 2>,
                                                        score_few<kHalf, 3>, score_few<kHalf, kFewRows>};
-  const int key_bytes = task.head_stride * (kHalf ? 2 : 4), value_bytes = task.value_stride * (kHalf ? 2 : 4);
-  int asked = begin;
+  const int value_bytes = task.value_stride * (kHalf ? 2 : 4);
   for (int j = begin / kWidth * kWidth; j < end; j += kWidth) {
-    // Keys of a later round, and the values that follow once all scores are known.
+    // The values that follow once all scores are known.
     const int next = j + kWidth;
-    prefetch_rows(task.key, asked, next + kKeysAhead < end ? next + kKeysAhead : end, key_bytes);
-    asked = next + kKeysAhead;
     prefetch_rows(task.value, j < begin ? begin : j, next < end ? next : end, value_bytes);
     const void* key[kWidth];
     for (int k = 0; k < kWidth; ++k) key[k] = task.key[j + k < begin ? begin : j + k < end ? j + k : end - 1];
@@ -188,6 +183,33 @@ void score_panel(const float* queries, int stride, const float* panel, float* sc
   }
 }
 
+// All rows against keys [begin, end), kWidth of them widened once.
+template <bool kHalf>
+void score_widened(const ChunkTask& task, int begin, int end) {
+  constexpr decltype(&score_few<false, 1>) kinds[4] = {score_few<false, 1>, score_few<false, 2>, score_few<false, 3>,
+                                                       score_few<false, kFewRows>};
+  for (int j = begin / kWidth * kWidth; j < end; j += kWidth) {
+    const void* key[kWidth];
+    for (int k = 0; k < kWidth; ++k) {
+      const void* from = task.key[j + k < begin ? begin : j + k < end ? j + k : end - 1];
+      float* wide = task.panel + static_cast<ptrdiff_t>(k) * task.head_stride;
+      for (int d = 0; kHalf && d < task.head_stride; d += kWidth) simd::store(wide + d, load_cached<kHalf>(from, d));
+      key[k] = kHalf ? wide : from;
+    }
+    for (int r = 0; r < task.rows;) {
+      const int left = task.rows - r;
+      const int rows = left <= kFewRows ? left : left == kFewRows + 1 ? 2 : kFewRows;
+      bool seen = false;
+      for (int i = r; i < r + rows; ++i) seen = seen || (task.first[i] < j + kWidth && task.last[i] > j);
+      if (seen) {
+        kinds[rows - 1](task.queries + static_cast<ptrdiff_t>(r) * task.head_stride, task.head_stride, key,
+                        task.scores + static_cast<ptrdiff_t>(r) * kChunk + j);
+      }
+      r += rows;
+    }
+  }
+}
+
 // All rows against keys [begin, end), each panel of keys turned once.
 template <bool kHalf>
 void score_panels(const ChunkTask& task, int begin, int end) {
@@ -205,6 +227,16 @@ void score_panels(const ChunkTask& task, int begin, int end) {
       }
       r += rows;
     }
+  }
+}
+
+// Turned keys need no sums across lanes, which registers pay for with vectors of 16 alone.
+template <bool kHalf>
+void score_many(const ChunkTask& task, int begin, int end) {
+  if constexpr (kWidth == 16) {
+    score_panels<kHalf>(task, begin, end);
+  } else {
+    score_widened<kHalf>(task, begin, end);
   }
 }
 

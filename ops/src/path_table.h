@@ -26,6 +26,7 @@ constexpr Kernels path_table(const char* name) {
   table.expand = expand;
   table.multiply_tiles = multiply_tiles;
   table.release_unit = release_unit;
+  table.ask_for_rows = ask_for_rows;
   table.finish_rows = finish_rows;
   table.multiply_tile_exactly = multiply_tile_exactly;
   table.multiply_plain = multiply_plain;

@@ -1,12 +1,14 @@
 // Products of panels of 16 rows with tiles of quantised weights by a matrix unit.
 // Included after path_codes.h and tile_unit.h, or what stands for it.
 //
-// The unit adds up the integers of a group, 64 columns at a time. A group of 32 is multiplied together with what lies
-// behind its codes, by activations that are zero there: registers that are full load and store faster than others.
+// The unit adds up the integers of a group, 64 columns at a time. A group of 32 is multiplied together with what
+// lies behind its codes, by activations that are zero there: full registers load and store faster than others.
 // Sums go through memory to vectors, which scale and add them as multiply_rows does, in the same order, to the same
 // bits. A step of the loop multiplies one group, stores the sums of an earlier one and scales those of one before
-// that, so that neither waits for the other.
+// that, in turns: the unit's instructions are few and long, and wait for one another when they come together.
 #pragma once
+
+#include <type_traits>
 
 #include "kernels.h"
 
@@ -16,8 +18,9 @@ namespace {
 constexpr int kUnitRows = 16;
 // Rows from which on groups of 32, which leave half of the unit idle, are faster by it than by vectors.
 constexpr int kManyUnitRows = 64;
-// Steps between a product and the storing of its sums, and between that and their use.
-constexpr int kStoreLag = 2, kScaleLag = 1;
+// Steps from a product to the storing of its sums, and to their scaling.
+constexpr int kStoreLag = 2, kScaleLag = 3;
+// Sets of registers and of memory for sums, used by groups in turn.
 constexpr int kSlots = 4;
 
 // Whether this thread's registers have their shapes; only one set of shapes is used.
@@ -48,20 +51,28 @@ int unit_expand_from(const QuantForm& form) {
 
 void quantise_unit_row(const QuantForm& form, const float* x, int64_t columns, const QuantPanel& panel, int row) {
   if (panel.rows < kUnitRows) return quantise_row(form, x, columns, panel, row);
-  const int64_t room = unit_group_room(form), row_bytes = (columns + form.group - 1) / form.group * room;
-  int8_t* out = panel.codes + row * row_bytes;
+  const int64_t room = unit_group_room(form), group_bytes = kUnitRows * room;
+  int8_t* out = panel.codes + row * room;
   quantise_groups(form, x, columns, panel.scales + row, panel.rows, [&](int64_t group, const int8_t* codes) {
-    __builtin_memcpy(out + group * room, codes, static_cast<size_t>(form.group));
-    __builtin_memset(out + group * room + form.group, 0, static_cast<size_t>(room - form.group));
+    __builtin_memcpy(out + group * group_bytes, codes, static_cast<size_t>(form.group));
+    __builtin_memset(out + group * group_bytes + form.group, 0, static_cast<size_t>(room - form.group));
   });
 }
 
-// Multiplies one group by the registers of a set.
+// Before a group's first product, by the registers of a set.
 template <int kSet>
-inline void sum_group(const int8_t* x, ptrdiff_t row_bytes, const uint8_t* codes, int room) {
+inline void load_activations(const int8_t* x, ptrdiff_t row_bytes) {
+  unit::zero<unit::kSums + kSet>();
+  unit::load<unit::kActivations + kSet % 2>(x, row_bytes);
+}
+
+// The products of a group, one for each 64 columns; the activations of the first are loaded.
+template <int kSet>
+inline void multiply_codes(const int8_t* x, ptrdiff_t row_bytes, const uint8_t* codes, int room) {
   constexpr int kTo = unit::kSums + kSet, kLeft = unit::kActivations + kSet % 2, kRight = unit::kCodes + kSet % 2;
-  unit::zero<kTo>();
-  for (int at = 0; at < room; at += kUnitDepth) {
+  unit::load<kRight>(codes, 4 * kTile);
+  unit::multiply<kTo, kLeft, kRight>();
+  for (int at = kUnitDepth; at < room; at += kUnitDepth) {
     unit::load<kLeft>(x + at, row_bytes);
     unit::load<kRight>(codes + at * kTile, 4 * kTile);
     unit::multiply<kTo, kLeft, kRight>();
@@ -73,12 +84,30 @@ inline void store_sums(int32_t (&sums)[kSlots][kUnitRows][kTile]) {
   unit::store<unit::kSums + kSet>(sums[kSet], kTile * sizeof(int32_t));
 }
 
+// Scales and adds rows [kFirst, kLast) of a group's sums.
+template <int kFirst, int kLast, bool kMinima, bool kHalf>
+inline void scale_sums(const int32_t (&sums)[kUnitRows][kTile], const uint8_t* side, const float* scales,
+                       F (&y)[kUnitRows][kTileVectors]) {
+  constexpr int kScaleBytes = kTile * (kHalf ? 2 : 4);
+#pragma GCC unroll 4
+  for (int v = 0; v < kTileVectors; ++v) {
+    const F factor = load_scale<kHalf>(side, v);
+    const F minimum = kMinima ? load_scale<kHalf>(side + kScaleBytes, v) : simd::zero();
+#pragma GCC unroll 16
+    for (int r = kFirst; r < kLast; ++r) {
+      I sum = simd::load_bytes(reinterpret_cast<const uint8_t*>(&sums[r][v * kWidth]));
+      if (!kMinima) sum = simd::add_int(sum, spread_offset(scales + kUnitRows + r));
+      y[r][v] = simd::fma(simd::to_float(sum), simd::mul(factor, simd::set1(scales[r])), y[r][v]);
+      if (kMinima) y[r][v] = simd::fma(minimum, simd::set1(scales[kUnitRows + r]), y[r][v]);
+    }
+  }
+}
+
 template <bool kMinima, bool kHalf>
 void multiply_by_unit(const QuantTile& tile, const QuantPanel& panel, float* products) {
-  constexpr int kScaleBytes = kTile * (kHalf ? 2 : 4);
   const int groups = tile.groups, room = unit_group_room(tile.form);
   const size_t group_bytes = tile.form.group_bytes();
-  const ptrdiff_t row_bytes = static_cast<ptrdiff_t>(groups) * room;
+  const ptrdiff_t row_bytes = room;
   const int8_t* x = panel.codes;
   const uint8_t* codes = tile.data;
   const uint8_t* side = tile.data + tile.form.code_bytes();
@@ -90,43 +119,39 @@ void multiply_by_unit(const QuantTile& tile, const QuantPanel& panel, float* pro
 #pragma GCC unroll 4
     for (int v = 0; v < kTileVectors; ++v) y[r][v] = simd::zero();
   }
-  for (int g = 0; g < groups + kStoreLag + kScaleLag; ++g) {
-    if (g < groups) {
-      for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(codes + kAhead + line);
-      switch (g % kSlots) {
-        case 0: sum_group<0>(x, row_bytes, codes, room); break;
-        case 1: sum_group<1>(x, row_bytes, codes, room); break;
-        case 2: sum_group<2>(x, row_bytes, codes, room); break;
-        default: sum_group<3>(x, row_bytes, codes, room);
+  // Group g is multiplied in set kSet, earlier ones are stored and scaled.
+  const auto step = [&](auto set, int g) __attribute__((always_inline)) {
+    constexpr int kSet = decltype(set)::value;
+    constexpr int kStored = (kSet + kSlots - kStoreLag) % kSlots, kScaled = (kSet + kSlots - kScaleLag) % kSlots;
+    const bool multiplies = g < groups, stores = g >= kStoreLag && g - kStoreLag < groups;
+    const bool scales_one = g >= kScaleLag && g - kScaleLag < groups;
+    const int32_t(&of_group)[kUnitRows][kTile] = sums[kScaled];
+    if (multiplies) {
+      // Scales in binary32 are those of a tile that was expanded, which is in the cache.
+      if constexpr (kHalf) {
+        for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(codes + kAhead + line);
       }
-      x += room;
+      load_activations<kSet>(x, row_bytes);
+    }
+    if (scales_one) scale_sums<0, 5, kMinima, kHalf>(of_group, side, scales, y);
+    if (multiplies) {
+      multiply_codes<kSet>(x, row_bytes, codes, room);
+      x += kUnitRows * room;
       codes += group_bytes;
     }
-    const int stored = g - kStoreLag, scaled = stored - kScaleLag;
-    if (stored >= 0 && stored < groups) {
-      switch (stored % kSlots) {
-        case 0: store_sums<0>(sums); break;
-        case 1: store_sums<1>(sums); break;
-        case 2: store_sums<2>(sums); break;
-        default: store_sums<3>(sums);
-      }
+    if (scales_one) scale_sums<5, 10, kMinima, kHalf>(of_group, side, scales, y);
+    if (stores) store_sums<kStored>(sums);
+    if (scales_one) {
+      scale_sums<10, kUnitRows, kMinima, kHalf>(of_group, side, scales, y);
+      side += group_bytes;
+      scales += 2 * kUnitRows;
     }
-    if (scaled < 0) continue;
-    const int32_t(&of_group)[kUnitRows][kTile] = sums[scaled % kSlots];
-#pragma GCC unroll 4
-    for (int v = 0; v < kTileVectors; ++v) {
-      const F factor = load_scale<kHalf>(side, v);
-      const F minimum = kMinima ? load_scale<kHalf>(side + kScaleBytes, v) : simd::zero();
-#pragma GCC unroll 16
-      for (int r = 0; r < kUnitRows; ++r) {
-        I sum = simd::load_bytes(reinterpret_cast<const uint8_t*>(&of_group[r][v * kWidth]));
-        if (!kMinima) sum = simd::add_int(sum, spread_offset(scales + kUnitRows + r));
-        y[r][v] = simd::fma(simd::to_float(sum), simd::mul(factor, simd::set1(scales[r])), y[r][v]);
-        if (kMinima) y[r][v] = simd::fma(minimum, simd::set1(scales[kUnitRows + r]), y[r][v]);
-      }
-    }
-    side += group_bytes;
-    scales += 2 * kUnitRows;
+  };
+  for (int g = 0; g < groups + kScaleLag; g += kSlots) {
+    step(std::integral_constant<int, 0>{}, g);
+    step(std::integral_constant<int, 1>{}, g + 1);
+    step(std::integral_constant<int, 2>{}, g + 2);
+    step(std::integral_constant<int, 3>{}, g + 3);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kUnitRows; ++r) {

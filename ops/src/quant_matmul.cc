@@ -146,6 +146,9 @@ void QuantMatMul::multiply(const Inputs& inputs, int64_t unit, int64_t first_row
   alignas(64) float products[kTilesAtOnce * kMostRows * kTile];
   for (int64_t row = first_row; row < last_row;) {
     const QuantPanel of_rows = panel(inputs, row);
+    for (int t = 0; t < (activation_ ? 1 : count); ++t) {
+      kernels_.ask_for_rows(epilogue(inputs, unit, t, row), of_rows.rows);
+    }
     kernels_.multiply_tiles(tile, count, of_rows, products);
     finish(inputs, unit, count, row, products, of_rows.rows);
     row += of_rows.rows;
@@ -167,20 +170,24 @@ void QuantMatMul::multiply_exactly(const Inputs& inputs, int64_t unit, int64_t f
   }
 }
 
+Epilogue QuantMatMul::epilogue(const Inputs& inputs, int64_t unit, int tile, int64_t row) const {
+  const int64_t first = (activation_ ? unit : unit * kTilesAtOnce + tile) * kTile, at = row * width_ + first;
+  Epilogue how{};
+  how.bias = inputs.bias ? inputs.bias + first : nullptr;
+  how.up_bias = inputs.bias && activation_ ? inputs.bias + width_ + first : nullptr;
+  how.residual = inputs.residual ? inputs.residual + at : nullptr;
+  how.out = inputs.y + at;
+  how.stride = width_;
+  how.count = static_cast<int>(std::min<int64_t>(kTile, width_ - first));
+  how.gated = activation_.has_value();
+  how.activation = activation_.value_or(Activation::kSilu);
+  return how;
+}
+
 void QuantMatMul::finish(const Inputs& inputs, int64_t unit, int tiles, int64_t row, const float* products,
                          int rows) const {
   for (int t = 0; t < (activation_ ? 1 : tiles); ++t) {
-    const int64_t first = (activation_ ? unit : unit * kTilesAtOnce + t) * kTile, at = row * width_ + first;
-    Epilogue how{};
-    how.bias = inputs.bias ? inputs.bias + first : nullptr;
-    how.up_bias = inputs.bias && activation_ ? inputs.bias + width_ + first : nullptr;
-    how.residual = inputs.residual ? inputs.residual + at : nullptr;
-    how.out = inputs.y + at;
-    how.stride = width_;
-    how.count = static_cast<int>(std::min<int64_t>(kTile, width_ - first));
-    how.gated = activation_.has_value();
-    how.activation = activation_.value_or(Activation::kSilu);
-    kernels_.finish_rows(how, products + t * rows * kTile, products + rows * kTile, rows);
+    kernels_.finish_rows(epilogue(inputs, unit, t, row), products + t * rows * kTile, products + rows * kTile, rows);
   }
 }
 

@@ -33,6 +33,8 @@ class QuantMatMul {
   int tiles(const Inputs& inputs, int64_t unit, QuantTile* tile) const;
   void multiply(const Inputs& inputs, int64_t unit, int64_t first_row, int64_t last_row) const;
   void multiply_exactly(const Inputs& inputs, int64_t unit, int64_t first_row, int64_t last_row) const;
+  // What becomes of the products of a unit's tile, from a row on.
+  Epilogue epilogue(const Inputs& inputs, int64_t unit, int tile, int64_t row) const;
   void finish(const Inputs& inputs, int64_t unit, int tiles, int64_t row, const float* products, int rows) const;
 
   QuantWeights weights_;

@@ -41,6 +41,8 @@ inline F if_bits(uint32_t bits, F a, F b) { return _mm512_mask_blend_ps(static_c
 inline uint32_t at_least(F x, F limit) { return _mm512_cmp_ps_mask(x, limit, _CMP_GE_OQ); }
 inline uint32_t above(F x, F limit) { return _mm512_cmp_ps_mask(x, limit, _CMP_GT_OQ); }
 inline F round(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// 2^n where t is n + 127 + 1.5 * 2^23 for whole n in [-127, 127]: 0 for n = -127.
+inline F power_of_low_bits(F t) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23)); }
 // 2^n for whole n in [-126, 127].
 inline F power_of_two(F n) {
   const __m512i bits = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));

@@ -62,6 +62,11 @@ inline F round(F x) {
   const F shift = set1(12582912.0f);
   return (x + shift) - shift;
 }
+// 2^n where t is n + 127 + 1.5 * 2^23 for whole n in [-127, 127]: 0 for n = -127.
+inline F power_of_low_bits(F t) {
+  typedef uint32_t U __attribute__((vector_size(16)));
+  return (F)(((U)t) << 23);
+}
 // 2^n for whole n in [-126, 127]; any bits at all where n is NaN or out of range.
 inline F power_of_two(F n) {
   const F shift = set1(12582912.0f);

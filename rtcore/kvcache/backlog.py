@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ops.errors import EngineError
 from rtcore.executor.base import Int64
 from rtcore.kvcache.prefix_index import PrefixIndex
@@ -23,9 +21,6 @@ class Backlog:
 
     def __len__(self) -> int:
         return len(self._at)
-
-    def __iter__(self) -> Iterator[SequenceBlocks]:
-        return iter(self._at.values())
 
     @staticmethod
     def place(blocks: SequenceBlocks, tokens: Int64) -> int:

@@ -260,10 +260,12 @@ class BlockManager:
             self._leave_windows(blocks)
 
     def note(self, blocks: SequenceBlocks, tokens: Int64, tail: bool = False) -> None:
-        """The same as `commit` where hardly anybody will want to share, as with what a sequence decodes: it can be
-        shared no less, but what that takes is done when somebody asks for it, or when the sequence ends."""
+        """The same as `commit` for a sequence that goes on: all of it can be shared no less, but what that takes is
+        done when somebody asks for it, or when the sequence ends."""
         blocks.computed = tokens
-        if blocks.place is None and blocks.cacheable:
+        if blocks.place is not None:
+            blocks.tail |= tail
+        elif blocks.cacheable:
             self._publisher.postpone(blocks, tail)
         if self._windowed:
             if blocks.place is not None and self._leaves_nodes(blocks):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rtcore.executor.base import Int64
@@ -157,14 +157,9 @@ class PrefixCache:
                 end = self._new_until(digests, held, place)
                 if end == place:
                     break
-                added = self._insert(
-                    namespace,
-                    nodes[-1] if nodes else namespace.root,
-                    pieces[place:end],
-                    digests[place:end],
-                    held,
-                    place,
-                )
+                parent = nodes[-1] if nodes else namespace.root
+                added = index.insert(namespace, parent, pieces[place:end], digests[place:end])
+                self._bind(added, held, place)
                 if not added:
                     break
             nodes += added
@@ -222,7 +217,7 @@ class PrefixCache:
                 return
             if index.filled[rival] < self._block_size and rival in self._order:
                 self._remove([rival], "replaced")
-        self._insert(namespace, parent, tokens[None], [None], held, place)
+        self._bind(index.insert_beginning(namespace, parent, tokens), held, place)
 
     def _own(self, held: Held, place: int) -> int:
         """The node that the blocks of one column already belong to."""
@@ -232,23 +227,13 @@ class PrefixCache:
                 return node_of[block]
         return NONE
 
-    def _insert(
-        self,
-        namespace: Namespace,
-        parent: int,
-        pieces: Int64,
-        digests: Sequence[int | None],
-        held: Held,
-        begin: int,
-    ) -> list[int]:
-        """New nodes with the blocks `held` from number `begin` on; fewer where there is no room for more."""
-        nodes = self.index.insert(namespace, parent, pieces, digests)
+    def _bind(self, nodes: list[int], held: Held, begin: int) -> None:
+        """Give new nodes the blocks that are `held` from number `begin` on."""
         for column, own, node_of in zip(held, self.index.blocks, self.node_of, strict=True):
             for node, block in zip(nodes, column[begin:], strict=False):
                 own[node] = block
                 if block != NONE:
                     node_of[block] = node
-        return nodes
 
     def _unbind(self, group: int, node: int) -> int:
         """Take a node's block of a group from it; returns the block, NONE if it had none."""

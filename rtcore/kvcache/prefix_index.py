@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -13,6 +13,19 @@ from rtcore.kvcache.namespaces import Namespace, Namespaces
 
 NONE = -1
 _MAX_HITS = 255
+
+
+class _Columns:
+    """The columns of an index as arrays of numpy, over the same memory, to write many elements at once."""
+
+    def __init__(self, index: PrefixIndex) -> None:
+        self.parent = np.frombuffer(index.parent, np.int32)
+        self.root = np.frombuffer(index.root, np.int32)
+        self.key = np.frombuffer(index.key, np.int64)
+        self.hits = np.frombuffer(index.hits, np.uint8)
+        self.children = np.frombuffer(index.children, np.int32)
+        self.filled = np.frombuffer(index.filled, np.int32)
+        self.digest = np.frombuffer(index.digest, np.int64)
 
 
 class PrefixIndex:
@@ -33,17 +46,18 @@ class PrefixIndex:
         self._by_digest: dict[int, int] = {}
         # By `key_of` parent and first token.
         self._by_first: dict[int, int] = {}
-        self._digest = array("q", [0]) * capacity
-        self._key = array("q", [0]) * capacity
+        self.digest = array("q", [0]) * capacity
+        self.key = array("q", [0]) * capacity
         self._tokens = np.zeros((capacity, block_size), np.int32)
         self._namespaces = namespaces
         self.parent = array("i", [NONE]) * capacity
-        self._root = array("i", [NONE]) * capacity
+        self.root = array("i", [NONE]) * capacity
         self.filled = array("i", [0]) * capacity
         self.children = array("i", [0]) * capacity
         self.hits = bytearray(capacity)
         self.last_use = array("d", [0.0]) * capacity
         self.blocks = [array("i", [NONE]) * capacity for _ in range(groups)]
+        self._columns = _Columns(self)
 
     def __len__(self) -> int:
         return self._fresh - len(self._unused)
@@ -54,7 +68,7 @@ class PrefixIndex:
         return (parent << 32) | first
 
     def namespace(self, node: int) -> Namespace:
-        return self._namespaces.by_root[self._root[node]]
+        return self._namespaces.by_root[self.root[node]]
 
     def find(self, digest: int) -> int:
         """The full node of a digest, NONE if there is none. Its tokens may differ: see `holds`."""
@@ -90,41 +104,57 @@ class PrefixIndex:
         """The same by `key_of` both."""
         return self._by_first.get(key, NONE)
 
-    def insert(self, namespace: Namespace, parent: int, pieces: Int64, digests: Sequence[int | None]) -> list[int]:
-        """New nodes without blocks, each following the one before it; fewer where there is no room for more.
+    def insert(self, namespace: Namespace, parent: int, pieces: Int64, digests: list[int]) -> list[int]:
+        """New full nodes without blocks, each following the one before it; fewer where there is no room for more.
 
-        pieces: int64 [nodes, tokens], full blocks with a digest each, which are new; or one without a digest that
-        is not full.
+        pieces: int64 [nodes, block_size], their tokens. The digests are new.
         """
         nodes = self._allocate(len(digests))
-        if not nodes:
+        count = len(nodes)
+        if count < 2:
+            for node in nodes:
+                self._fill(node, namespace, parent, pieces[0], digests[0])
             return nodes
-        width = pieces.shape[1]
-        if len(nodes) == 1:
-            self._tokens[nodes[0], :width] = pieces[0]
-        else:
-            self._tokens[nodes] = pieces[: len(nodes)]
+        parents = [parent, *nodes[:-1]]
+        firsts = pieces[:count, 0].tolist()
+        keys = [(before << 32) | first for before, first in zip(parents, firsts, strict=True)]
+        self._by_first.update(zip(keys, nodes, strict=True))
+        self._by_digest.update(zip(digests, nodes, strict=False))
+        self._follow(namespace, parent)
+        added = np.array(nodes)
+        columns = self._columns
+        columns.parent[added] = parents
+        columns.root[added] = namespace.root
+        columns.key[added] = keys
+        columns.hits[added] = 0
+        columns.children[added[:-1]] = 1
+        columns.filled[added] = self._block_size
+        columns.digest[added] = digests[:count]
+        self._tokens[added] = pieces[:count]
+        return nodes
+
+    def insert_beginning(self, namespace: Namespace, parent: int, tokens: Int64) -> list[int]:
+        """A new node that is not full, without blocks; none if there is no room for it."""
+        nodes = self._allocate(1)
+        for node in nodes:
+            self._fill(node, namespace, parent, tokens, None)
+        return nodes
+
+    def _fill(self, node: int, namespace: Namespace, parent: int, tokens: Int64, digest: int | None) -> None:
+        """The same for a single node: elements of an array.array each take a fraction of a function of numpy."""
+        key = self.key_of(parent, tokens.item(0))
+        self._by_first[key] = node
+        self._follow(namespace, parent)
+        self.parent[node], self.root[node], self.key[node] = parent, namespace.root, key
+        self.hits[node] = 0
+        self.extend(node, tokens, digest)
+
+    def _follow(self, namespace: Namespace, parent: int) -> None:
+        """A node comes to follow `parent`, which may be the namespace's root."""
         if parent >= 0:
             self.children[parent] += 1
         else:
             namespace.users += 1
-        root, parents, roots, children = namespace.root, self.parent, self._root, self.children
-        hits, filled, keys = self.hits, self.filled, self._key
-        known, by_digest, by_first = self._digest, self._by_digest, self._by_first
-        for node, first, digest in zip(nodes, pieces[:, 0].tolist(), digests, strict=False):
-            keys[node] = key = (parent << 32) | first
-            by_first[key] = node
-            parents[node] = parent
-            roots[node] = root
-            children[node] = 1
-            hits[node] = 0
-            filled[node] = width
-            if digest is not None:
-                known[node] = digest
-                by_digest[digest] = node
-            parent = node
-        children[parent] = 0
-        return nodes
 
     def _allocate(self, count: int) -> list[int]:
         """Up to `count` unused nodes."""
@@ -142,7 +172,7 @@ class PrefixIndex:
         self._tokens[node, : len(tokens)] = tokens
         self.filled[node] = len(tokens)
         if digest is not None:
-            self._digest[node] = digest
+            self.digest[node] = digest
             self._by_digest[digest] = node
 
     def hit(self, nodes: Iterable[int]) -> None:
@@ -153,8 +183,8 @@ class PrefixIndex:
 
     def remove(self, nodes: list[int]) -> None:
         """Forget nodes, each after all that follow it; the parents have as many children less."""
-        digests, by_digest, by_first = self._digest, self._by_digest, self._by_first
-        parents, children, filled, keys = self.parent, self.children, self.filled, self._key
+        digests, by_digest, by_first = self.digest, self._by_digest, self._by_first
+        parents, children, filled, keys = self.parent, self.children, self.filled, self.key
         size = self._block_size
         for node in nodes:
             if children[node]:

@@ -12,10 +12,10 @@ from rtcore.kvcache.sequence_blocks import SequenceBlocks
 
 
 class Publisher:
-    """A block that decoding filled has a node made when somebody could use it: when a search comes to where its
-    sequence goes on (`publish_along`), when another sequence goes on alike, before it leaves a window, and when its
-    sequence ends. One pass then does all that the sequence has, which costs a fraction of as many single ones, and
-    nobody can tell the difference: what is found is found as if every block had been published when it was full.
+    """A block that a running sequence filled has a node made when somebody could use it: when a search comes to
+    where its sequence goes on (`publish_along`), when another goes on alike, before it leaves a window, and when
+    its sequence ends. One pass then does all that the sequence has, which costs a fraction of as many single ones,
+    and nobody can tell the difference: what is found is found as if all had been published when they were full.
     """
 
     def __init__(

@@ -105,11 +105,9 @@ class ActiveSet:
 
     def _settle(self, sequence: Sequence, prefilled: bool) -> None:
         """What a sequence computed is in its blocks. prefilled: and is of its prompt."""
-        blocks, known = held(sequence), sequence.tokens[: sequence.computed]
-        if prefilled or sequence.saved is not None:
-            self._blocks.commit(blocks, known)
-            self.unsave(sequence)
-        self._blocks.note(blocks, known, tail=prefilled and sequence.computed == sequence.length)
+        complete = prefilled and sequence.computed == sequence.length
+        self._blocks.note(held(sequence), sequence.tokens[: sequence.computed], tail=complete)
+        self.unsave(sequence)
         self._charge(sequence)
         if prefilled and self._shares_prompts:
             self._put_back(self._parking.advance(sequence))

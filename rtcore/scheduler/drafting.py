@@ -111,8 +111,7 @@ class Drafting:
         work.tokens += count
 
     def commit(self, works: list[Work]) -> None:
-        """Learn from works that ran, and give back the blocks of drafts that did not hold, or that a work lost
-        before it ran."""
+        """Learn from works that ran, and give back the blocks of drafts that did not hold."""
         for work in works:
             sequence = work.sequence
             if work.drafts:
@@ -120,7 +119,8 @@ class Drafting:
                 self.accepted += work.accepted
                 if sequence.decoding.draft_length is not None:
                     sequence.decoding.draft_length.observe(len(work.drafts), work.accepted)
-            if work.samples and held(sequence).length > sequence.computed:
+            # Also where a work failed with its drafts and ran without.
+            if held(sequence).length > sequence.computed:
                 self._blocks.truncate(held(sequence), sequence.computed)
 
     def forget(self, sequence: Sequence) -> None:

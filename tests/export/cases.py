@@ -1,4 +1,4 @@
-"""Captured tiny models, each captured once a session: a capture is what takes time in these tests."""
+"""Captured tiny models, each captured once a process: a capture is what takes time in these tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from export.capture import CapturedModel, capture
+import export.capture
+from export.capture import CapturedModel
 from export.lowering import LoweredModel, lower
 from export.recipe import Recipe
 from tests.export.tiny_families import CONFIGS, ModelCheckpoint, random_model
@@ -39,4 +40,4 @@ class Case:
 def case(name: str) -> Case:
     """The case of a name in `tiny_families.CONFIGS`."""
     config = CONFIGS[name]
-    return Case(config, random_model(config), capture(config))
+    return Case(config, random_model(config), export.capture.capture(config))

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +35,6 @@ def run(*arguments: object) -> int:
 def content(folder: Path) -> dict[str, bytes]:
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def capture_once() -> Iterator[None]:
-    """Captures of equal configurations are made once: they take seconds, and a lowering leaves them as they are."""
-    import export.capture
-
-    known: dict[str, Any] = {}
-    original = export.capture.capture
-
-    def capture(config: dict[str, Any], context_length: int | None = None) -> Any:
-        key = json.dumps([config, context_length])
-        if key not in known:
-            known[key] = original(config, context_length)
-        return known[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export.capture, "capture", capture)
-        yield
 
 
 @pytest.fixture(scope="module")

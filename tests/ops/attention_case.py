@@ -230,8 +230,8 @@ def output_bound(case: Case) -> float:
 
     A score is a dot product summed in at least four lanes, after a norm and a turn of the query that round each
     term some ten times; |q . k| terms add up to |q| |k| at most. Its absolute error is a relative error of the
-    key's weight, in numerator and denominator. exp adds 2^-23 to a weight and to each merge, the sums over n keys
-    their own rounding. The output is a mean of values: everything scales with the largest value.
+    key's weight, in numerator and denominator. A power of two adds 2^-22 to a weight and to each merge, the sums
+    over n keys their own rounding. The output is a mean of values: everything scales with the largest value.
     """
     shape = case.shape
     longest = max((sum(one) for one in shape.sequences), default=0)
@@ -241,5 +241,5 @@ def output_bound(case: Case) -> float:
     score = CONFIDENCE * np.sqrt(shape.head_dim / 4 + 16) * UNIT * magnitude
     if shape.softcap:
         score += shape.softcap * 2.0**-20
-    weight = 2 * score + (CONFIDENCE * np.sqrt(longest + 16) + 16 * (longest // 128 + 2)) * UNIT
+    weight = 2 * score + (CONFIDENCE * np.sqrt(longest + 16) + 20 * (longest // 128 + 2)) * UNIT
     return float(weight * largest(case.arrays["v_cache"]))

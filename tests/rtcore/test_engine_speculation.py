@@ -13,7 +13,6 @@ from rtcore.decoding.grammar.spec import StructuredOutputs
 from rtcore.decoding.params import SamplingParams
 from rtcore.decoding.speculation.ngram import NgramProposer
 from rtcore.engine import Engine
-from rtcore.executor.base import StepInputs
 from rtcore.request import EngineRequest
 from tests.rtcore.decoding.grammar.words import load_words
 from tests.rtcore.engine_requests import PROMPTS, assert_clean, greedy, request
@@ -137,6 +136,20 @@ def test_only_accepted_tokens_become_cached_blocks() -> None:
     assert engine.stats().cache.hit_tokens > 0
 
 
+def test_steps_that_only_fail_with_drafts_go_on_without_them() -> None:
+    """What the drafts had reserved is given back, although the step without them ran."""
+    executor = FakeExecutor()
+    executor.fault = lambda inputs: (
+        EngineError("drafts") if inputs.plan[2] > 1 and inputs.positions[0] >= len(PROMPTS[1]) else None
+    )
+    whole = {"r1": [*PROMPTS[1], *greedy(PROMPTS[1], 20, stop=())]}
+    engine = fake_engine(executor, stop_ids=())
+    drafting = speculate(engine, Prophet(lambda name: whole[name] if executor.runs < 4 else []), most=9)
+    engine.submit(request(1, max_tokens=20))
+    assert tokens_of(drain(engine)["r1"]) == whole["r1"][len(PROMPTS[1]) :]
+    assert engine.stats().aborted_steps > 0 and drafting.accepted == 0
+
+
 def test_drafts_never_preempt_anybody_and_yield_to_prompts() -> None:
     executor = FakeExecutor(num_blocks=(40,))
     requests = [make(number, "greedy", max_tokens=12) for number in range(6)]
@@ -196,25 +209,6 @@ def test_proposers_learn_who_ended_and_are_closed() -> None:
     engine.close()
     engine.close()
     assert prophet.closed == 1
-
-
-def test_blocks_of_drafts_that_a_failing_step_dropped_are_given_back() -> None:
-    """A work that fails alone is tried without its drafts, and nothing is guessed after that."""
-    failures: list[int] = []
-
-    def fault(inputs: StepInputs) -> Exception | None:
-        if inputs.positions[0] < len(PROMPTS[1]) or len(inputs.positions) == 1:
-            return None
-        failures.append(len(inputs.positions))
-        return EngineError("This step fails.")
-
-    whole = [*PROMPTS[1], *greedy(PROMPTS[1], 20, stop=())]
-    engine = fake_engine(FakeExecutor(fault=fault), stop_ids=())
-    speculate(engine, Prophet(lambda name: [] if failures[1:] else whole), most=6)
-    engine.submit(request(1, max_tokens=20))
-    assert tokens_of(drain(engine)["r1"]) == whole[len(PROMPTS[1]) :]
-    assert failures == [7, 7]
-    assert_clean(engine)
 
 
 def test_prompt_lookup_in_a_loop() -> None:

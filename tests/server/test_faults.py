@@ -17,7 +17,7 @@ import pytest
 
 from ops.errors import BundleDamaged, EngineUnavailable
 from tests.rtcore.process import fakes
-from tests.rtcore.process.test_client import until
+from tests.rtcore.process.running import until
 from tests.server.conftest import Running, Serve
 from tests.server.fake_bundle import NAME
 

@@ -184,9 +184,11 @@ def one_of_each() -> list[Variant]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_operator_compiles_for_every_architecture() -> None:
     """One size of tiles of each kernel, in processes: a minute and a half on two cores where nothing is kept."""
-    tasks = [(one, architecture(target)) for target in [*map(str, DEFAULT), "gfx942"] for one in one_of_each()]
+    kernels = one_of_each()
+    tasks = [(one, architecture(target)) for target in [*map(str, DEFAULT), "gfx942"] for one in kernels]
     with ProcessPoolExecutor(available_cores(), multiprocessing.get_context("spawn")) as pool:
         futures = [
             pool.submit(compile_choice, one, tiles(one.kernel, where.name)[0], where) for one, where in tasks

@@ -95,7 +95,7 @@ inline void expect_row(const ChunkCase& one, const ChunkResult& result, int row,
   double total = 0;
   std::vector<double> sums(static_cast<size_t>(one.value_stride));
   for (int j = one.first[r]; j < one.last[r]; ++j) {
-    const double weight = std::exp(score[static_cast<size_t>(j)] - top);
+    const double weight = std::exp2(score[static_cast<size_t>(j)] - top);
     total += weight;
     for (int d = 0; d < one.value_stride; ++d) {
       sums[static_cast<size_t>(d)] += weight * one.value_numbers[static_cast<size_t>(j * one.value_stride + d)];

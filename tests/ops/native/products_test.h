@@ -169,6 +169,49 @@ inline void test_single_codes(const Kernels& kernels, Report& report) {
   }
 }
 
+// Weights in binary32: within rounding of the exact products, and a row's bits whatever stands beside it.
+inline void test_plain_weights(const Kernels& kernels, Report& report) {
+  Random random(10);
+  const std::string name = std::string(kernels.name) + ": plain weights, ";
+  for (int columns : {1, kernels.width - 1, kernels.width, 3 * kernels.width + 5, 200}) {
+    for (int outputs : {1, 3, 4, 7, kTile}) {
+      const auto size = static_cast<size_t>(columns);
+      Exact<float> weights(static_cast<size_t>(outputs) * size), x(kMostRows * size), y(kMostRows * kTile);
+      for (Exact<float>* some : {&weights, &x}) {
+        for (size_t i = 0; i < some->size(); ++i) (*some)[i] = random.normal();
+      }
+      const std::string what = name + std::to_string(outputs) + " of " + std::to_string(columns) + " columns";
+      for (int rows : {1, 2, 3, 5, kMostRows}) {
+        // Exactly as much as the last product of the last row needs.
+        Exact<float> products(static_cast<size_t>((rows - 1) * kTile + outputs));
+        kernels.multiply_plain(weights.get(), outputs, x.get(), columns, rows, products.get());
+        for (int r = 0; r < rows; ++r) {
+          for (int o = 0; o < outputs; ++o) {
+            double exact = 0, magnitude = 0;
+            for (size_t c = 0; c < size; ++c) {
+              const double term = static_cast<double>(weights[static_cast<size_t>(o) * size + c]) *
+                                  x[static_cast<size_t>(r) * size + c];
+              exact += term;
+              magnitude += std::fabs(term);
+            }
+            const float product = products[static_cast<size_t>(r * kTile + o)];
+            // No sum has more than a quarter of the terms and four more additions, each rounding to 2^-24.
+            report.check(std::fabs(product - exact) <= (columns / 4 + 6) * 0x1p-24 * magnitude, what);
+            float& first = y[static_cast<size_t>(r * kTile + o)];
+            if (rows == 1 || first == 0) first = product;
+            report.check(product == first, what + ": the bits of a row among " + std::to_string(rows));
+          }
+        }
+      }
+      for (int o = 0; o < outputs; ++o) {
+        float alone = 0;
+        kernels.multiply_plain(weights.get() + o * columns, 1, x.get(), columns, 1, &alone);
+        report.check(alone == y[static_cast<size_t>(o)], what + ": the bits of an output alone");
+      }
+    }
+  }
+}
+
 inline void test_epilogue(const Kernels& kernels, Report& report) {
   Random random(9);
   for (int count : {kTile, 7}) {

@@ -49,7 +49,7 @@ def _strangers(memory: Memory, blocks: SequenceBlocks) -> None:
 
 def _emigrate(memory: Memory, blocks: SequenceBlocks) -> None:
     index = memory.manager.cache.index
-    index._root[1] = memory.manager.cache.namespaces.join(CacheKey("1", salt="x")).root
+    index.root[1] = memory.manager.cache.namespaces.join(CacheKey("1", salt="x")).root
 
 
 def _confuse(memory: Memory, blocks: SequenceBlocks) -> None:

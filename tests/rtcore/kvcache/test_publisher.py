@@ -1,4 +1,4 @@
-"""Publisher: blocks that decoding filled are found as if they had been cached when they became full."""
+"""Publisher: blocks of running sequences are found as if they had been cached when they became full."""
 
 from __future__ import annotations
 
