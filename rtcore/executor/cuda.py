@@ -73,7 +73,10 @@ def load(bundle: Bundle, variant: Variant, config: EngineConfig) -> CudaExecutor
         return CudaExecutor(device, session, bundle, variant, config)
     except EngineError as error:
         device.close()
-        raise of_bundle(error, variant) from error
+        damaged = of_bundle(error, variant)
+        if damaged is None:
+            raise
+        raise damaged from error
     except BaseException:
         device.close()
         raise

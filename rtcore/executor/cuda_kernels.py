@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from ops.cuda import CudaDevice, Kernel
-from ops.errors import BundleDamaged, EngineError, OrtolanError, WrongTarget
+from ops.errors import BundleDamaged, EngineError, WrongTarget
 from rtcore.bundle import Bundle
 from rtcore.kernels import KernelSet, folder_of, index_of
 from rtcore.manifest import Variant
@@ -73,12 +73,14 @@ def load_kernels(bundle: Bundle, variant: Variant, device: CudaDevice) -> str:
     return chosen
 
 
-def of_bundle(error: EngineError, variant: Variant) -> OrtolanError:
-    """What a failure of the first steps says of the bundle: BundleDamaged where an operator asks for another
-    export, because kernels or weights are not what this version launches; else the error itself.
+def of_bundle(error: EngineError, variant: Variant) -> BundleDamaged | None:
+    """What a failure of the first steps says of the bundle, where an operator asks for another export because
+    kernels or weights are not what this version launches; else None.
+
+    Operators' errors come through ONNX Runtime as text, which is all that tells them apart.
     """
     if "xport the model anew" not in error.why:
-        return error
+        return None
     return BundleDamaged(
         f"The kernels of {variant.step} and this version of Ortolan do not fit.",
         why=error.why,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from rtcore.executor.base import Int64
 
 Digest = Callable[[tuple[int, bytes]], int]
-"""From the digest before and more data to the next one, 64 bits with a sign. `hash` is SipHash under a key of the
-process (PEP 456)."""
+"""From the digest before and more data to the next one, 64 bits with a sign. `hash` mixes the digest before with
+SipHash of the data, under a key of the process (PEP 456)."""
 
 
 class CacheKey(NamedTuple):

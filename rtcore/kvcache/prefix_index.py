@@ -98,7 +98,7 @@ class PrefixIndex:
 
     def beginning(self, parent: int, first: int) -> int:
         """The newest node that follows `parent` and begins with token `first`, NONE if there is none."""
-        return self._by_first.get((parent << 32) | first, NONE)
+        return self.at(self.key_of(parent, first))
 
     def at(self, key: int) -> int:
         """The same by `key_of` both."""
