@@ -251,3 +251,44 @@ else:
 """
     run(driver, body.format(3, "no GPU 3"))
     run(driver, body.format(0, "999"), FAKE_CUDA_BROKEN="1")
+
+
+@pytest.mark.parametrize(("cache", "further"), [("FLOAT16", 0), ("INT8", 2)])
+def test_a_graph_names_no_scales_that_its_cache_does_not_have(driver: Path, cache: str, further: int) -> None:
+    """Without a GPU a session ends where it looks for a provider, which is after it has taken the graph as valid."""
+    pytest.importorskip("onnx")
+    run(
+        driver,
+        f"""
+import onnx, onnxruntime
+from onnx import TensorProto, helper
+from ops.library import register_cuda
+
+CACHE, FURTHER = TensorProto.{cache}, {further}
+inputs = {{
+    "q": (TensorProto.FLOAT16, ["t", 64]), "k": (TensorProto.FLOAT16, ["t", 64]), "v": (TensorProto.FLOAT16, ["t", 64]),
+    "k_cache": (CACHE, ["b", 16, 1, 64]), "v_cache": (CACHE, ["b", 16, 1, 64]), "tables": (TensorProto.INT32, ["s", "c"]),
+    "slots": (TensorProto.INT32, ["t"]), "starts": (TensorProto.INT32, ["s1"]), "lengths": (TensorProto.INT32, ["s"]),
+    "positions": (TensorProto.INT64, ["t"]), "plan": (TensorProto.INT32, ["p"]), "rope": (TensorProto.FLOAT, ["m", 64]),
+}}
+scales = {{"k_scale": (TensorProto.FLOAT, ["b", 16, 1]), "v_scale": (TensorProto.FLOAT, ["b", 16, 1])}} if FURTHER else {{}}
+outputs = {{"out": inputs["q"], "k_out": inputs["k_cache"], "v_out": inputs["v_cache"]}}
+outputs |= {{f"{{name}}_out": given for name, given in scales.items()}}
+names = [*inputs] + (["", "", "", *scales] if FURTHER else [])
+attributes = dict(num_heads=1, num_kv_heads=1, head_dim=64, scale=0.125, window=0, softcap=0.0, rotary_dim=64)
+node = helper.make_node("PagedAttention", names, [*outputs], domain="ai.ortolan", **attributes)
+value = lambda named: [helper.make_tensor_value_info(name, *given) for name, given in named.items()]
+graph = helper.make_graph([node], "attention", value(inputs | scales), value(outputs))
+imports = [helper.make_opsetid("", 21), helper.make_opsetid("ai.ortolan", 1)]
+model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+device = CudaDevice()
+options = onnxruntime.SessionOptions()
+register_cuda(options, device.number, "float16")
+try:
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+except Exception as error:
+    assert "NOT_IMPLEMENTED" in str(error), error
+else:
+    raise SystemExit("the session was created")
+""",
+    )
