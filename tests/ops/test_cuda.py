@@ -255,7 +255,7 @@ else:
 
 @pytest.mark.parametrize(("cache", "further"), [("FLOAT16", 0), ("INT8", 2)])
 def test_a_graph_names_no_scales_that_its_cache_does_not_have(driver: Path, cache: str, further: int) -> None:
-    """Without a GPU a session ends where it looks for a provider, which is after it has taken the graph as valid."""
+    """Without a GPU a session ends where it looks for a provider: after it has taken the graph as valid."""
     pytest.importorskip("onnx")
     run(
         driver,
@@ -265,13 +265,14 @@ from onnx import TensorProto, helper
 from ops.library import register_cuda
 
 CACHE, FURTHER = TensorProto.{cache}, {further}
+HALF, INT32, FLOAT = TensorProto.FLOAT16, TensorProto.INT32, TensorProto.FLOAT
 inputs = {{
-    "q": (TensorProto.FLOAT16, ["t", 64]), "k": (TensorProto.FLOAT16, ["t", 64]), "v": (TensorProto.FLOAT16, ["t", 64]),
-    "k_cache": (CACHE, ["b", 16, 1, 64]), "v_cache": (CACHE, ["b", 16, 1, 64]), "tables": (TensorProto.INT32, ["s", "c"]),
-    "slots": (TensorProto.INT32, ["t"]), "starts": (TensorProto.INT32, ["s1"]), "lengths": (TensorProto.INT32, ["s"]),
-    "positions": (TensorProto.INT64, ["t"]), "plan": (TensorProto.INT32, ["p"]), "rope": (TensorProto.FLOAT, ["m", 64]),
+    "q": (HALF, ["t", 64]), "k": (HALF, ["t", 64]), "v": (HALF, ["t", 64]),
+    "k_cache": (CACHE, ["b", 16, 1, 64]), "v_cache": (CACHE, ["b", 16, 1, 64]),
+    "tables": (INT32, ["s", "c"]), "slots": (INT32, ["t"]), "starts": (INT32, ["s1"]), "lengths": (INT32, ["s"]),
+    "positions": (TensorProto.INT64, ["t"]), "plan": (INT32, ["p"]), "rope": (FLOAT, ["m", 64]),
 }}
-scales = {{"k_scale": (TensorProto.FLOAT, ["b", 16, 1]), "v_scale": (TensorProto.FLOAT, ["b", 16, 1])}} if FURTHER else {{}}
+scales = {{name: (FLOAT, ["b", 16, 1]) for name in ("k_scale", "v_scale")[:FURTHER]}}
 outputs = {{"out": inputs["q"], "k_out": inputs["k_cache"], "v_out": inputs["v_cache"]}}
 outputs |= {{f"{{name}}_out": given for name, given in scales.items()}}
 names = [*inputs] + (["", "", "", *scales] if FURTHER else [])
