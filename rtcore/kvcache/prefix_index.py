@@ -117,7 +117,7 @@ class PrefixIndex:
             return nodes
         parents = [parent, *nodes[:-1]]
         firsts = pieces[:count, 0].tolist()
-        keys = [(before << 32) | first for before, first in zip(parents, firsts, strict=True)]
+        keys = [self.key_of(before, first) for before, first in zip(parents, firsts, strict=True)]
         self._by_first.update(zip(keys, nodes, strict=True))
         self._by_digest.update(zip(digests, nodes, strict=False))
         self._follow(namespace, parent)
