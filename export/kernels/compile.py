@@ -69,12 +69,11 @@ def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Com
         constexprs={(names.index(name),): value for name, value in wanted.items()},
         attrs=attributes,
     )
+    options = {"num_warps": choice.warps, "num_stages": choice.stages}
+    if choice.registers and architecture.capability is not None:
+        options["maxnreg"] = choice.registers
     try:
-        compiled: Any = triton.compile(
-            source,
-            target=architecture.gpu_target(),
-            options={"num_warps": choice.warps, "num_stages": choice.stages},
-        )
+        compiled: Any = triton.compile(source, target=architecture.gpu_target(), options=options)
     except Exception as error:
         # Triton's compiler raises classes of many kinds, without a root of their own.
         raise KernelError(

@@ -277,7 +277,16 @@ class _Plan:
         self._add("attention_decode", (names + turning,), decode, types, constants, aligned)
 
         types = {"q": pointer} | caches | {"block_tables": "*i32", "query_start": "*i32", "seq_lens": "*i32"}
-        types |= {"sinks": "*fp32", "out": pointer} | floats | {"first": "i32"}
-        constants = {"HEADS": heads, "KV_HEADS": kv_heads, **shape, **scores}
+        parts = dict.fromkeys(("partial", "partial_stats"), "*fp32")
+        types |= {"sinks": "*fp32", "out": pointer} | parts | floats | {"first": "i32", "pieces": "i32"}
+        constants = {"KV_HEADS": kv_heads, "GROUP": group, **shape, **scores}
         prefill = attention_prefill.attention_prefill_kernel
-        self._add("attention_prefill", (names,), prefill, types, constants, {})
+        # Wide heads fill the registers of a thread.
+        tuned = "attention_prefill_wide" if max(head_dim, value_dim) > 128 else "attention_prefill"
+        self._add("attention_prefill", (names,), prefill, types, {**constants, "SPLIT": 0}, {}, tuned)
+        tuned = "attention_prefill_split"
+        self._add("attention_prefill", (names + ".split",), prefill, types, {**constants, "SPLIT": 1}, {}, tuned)
+        types = parts | {"sinks": "*fp32", "out": pointer, "pieces": "i32", "first": "i32"}
+        constants = {"HEADS": heads, "VALUE_DIM": value_dim, "BLOCK_V": _power(value_dim), "HAS_SINKS": int(sinks)}
+        names = f"{heads}.{value_dim}" + (".sinks" if sinks else "")
+        self._add("attention_merge", (names,), attention_prefill.attention_merge_kernel, types, constants, {})

@@ -1,4 +1,4 @@
-"""The tuning table: tile sizes, warps and pipeline stages of each kernel, by architecture, rows and columns."""
+"""The tuning table: tile sizes, warps, pipeline stages and registers of each kernel, by architecture, rows, columns."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ TABLE = Path(__file__).with_name("tuning.json")
 
 
 class Tiles(msgspec.Struct, frozen=True):
-    """One choice: it serves up to `rows` rows and from `columns` columns on; constants are the tile sizes."""
+    """One choice: it serves up to `rows` rows and from `columns` columns on; constants are the tile sizes.
+    registers: the most that a thread may hold, so that more programs share a multiprocessor; 0: as many as it likes.
+    """
 
     constants: dict[str, int] = {}
     warps: int = 4
     stages: int = 2
     rows: int = 2**31 - 1
     columns: int = 0
+    registers: int = 0
 
 
 @cache

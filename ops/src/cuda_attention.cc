@@ -130,10 +130,12 @@ void PagedAttention<kInt8>::compute(const Call& call) const {
   const Stream stream = call.stream();
   const int64_t turned = in.prompts > 0 ? room(in.tokens * attributes_.heads * in.head_dim * 2) : 0;
   const Pieces pieces = in.decodes > 0 ? pieces_of(in) : Pieces{};
-  char* scratch = session_.device.scratch(static_cast<size_t>(turned + pieces.results + pieces.stats));
+  const Tiles tiles = in.prompts > 0 ? tiles_of(in) : Tiles{};
+  const int64_t decoding = turned + pieces.results + pieces.stats;
+  char* scratch = session_.device.scratch(static_cast<size_t>(decoding + tiles.results + tiles.stats));
   if (in.prompts > 0) prepare(in, stream, scratch);
   if (in.decodes > 0) decode(in, stream, pieces, scratch + turned, out.data);
-  if (in.prompts > 0) prefill(in, stream, scratch, out.data);
+  if (in.prompts > 0) prefill(in, stream, tiles, scratch, scratch + decoding, out.data);
 }
 
 // How a decode step is split, and what the pieces' results take.
@@ -184,14 +186,43 @@ void PagedAttention<kInt8>::decode(const Inputs& in, Stream stream, const Pieces
                          small(pieces.count));
 }
 
+// How prompts' attention is cut: one program has some queries of the heads that share a kv head. Where those are too
+// few to fill the GPU, others take pieces of the context.
 template <bool kInt8>
-void PagedAttention<kInt8>::prefill(const Inputs& in, Stream stream, const void* turned, void* out) const {
-  const Kernel& kernel = session_.device.find(session_.key("attention_prefill", shape_key(in)));
-  const int64_t tiles = up(std::max<int64_t>(1, in.longest_query), kernel.constant("BLOCK_M"));
-  session_.device.launch(kernel, stream, {tiles, attributes_.heads, in.prompts}, turned, in.k_cache.data,
-                         in.v_cache.data, in.k_scale.data, in.v_scale.data, in.block_tables.data, in.query_start.data,
-                         in.seq_lens.data, in.sinks.data, out, attributes_.scale, attributes_.softcap,
-                         small(attributes_.window), small(in.table_width), small(in.decodes));
+typename PagedAttention<kInt8>::Tiles PagedAttention<kInt8>::tiles_of(const Inputs& in) const {
+  const int64_t group = attributes_.heads / attributes_.kv_heads;
+  const auto tiles = [&](const std::string& key) {
+    const Kernel& kernel = session_.device.find(session_.key("attention_prefill", key), in.tokens - in.decodes);
+    const int64_t height = kernel.constant("BLOCK_M"), pack = std::min(group, height);
+    return Tiles{&kernel, nullptr, up(std::max<int64_t>(1, in.longest_query), height / pack),
+                 attributes_.kv_heads * up(group, pack), 1, 0, 0};
+  };
+  Tiles split = tiles(shape_key(in) + ".split");
+  split.merge = &session_.device.find(session_.key(
+      "attention_merge", std::to_string(attributes_.heads) + "." + std::to_string(in.value_dim) +
+                             (in.sinks.present ? ".sinks" : "")));
+  split.pieces = std::min({split.kernel->constant("PROGRAMS") / (split.across * split.heads * in.prompts),
+                           int64_t{split.merge->constant("PIECES")},
+                           up(in.longest_context, split.kernel->constant("PIECE"))});
+  if (split.pieces < 2) return tiles(shape_key(in));
+  const int64_t rows = (in.tokens - in.decodes) * attributes_.heads * split.pieces;
+  split.results = room(rows * in.value_dim * 4);
+  split.stats = room(rows * 2 * 4);
+  return split;
+}
+
+template <bool kInt8>
+void PagedAttention<kInt8>::prefill(const Inputs& in, Stream stream, const Tiles& tiles, const void* turned,
+                                    char* scratch, void* out) const {
+  char* stats = scratch + tiles.results;
+  session_.device.launch(*tiles.kernel, stream, {tiles.across * tiles.pieces, tiles.heads, in.prompts}, turned,
+                         in.k_cache.data, in.v_cache.data, in.k_scale.data, in.v_scale.data, in.block_tables.data,
+                         in.query_start.data, in.seq_lens.data, in.sinks.data, out, scratch, stats, attributes_.scale,
+                         attributes_.softcap, small(attributes_.window), small(in.table_width), small(in.decodes),
+                         small(tiles.pieces));
+  if (tiles.pieces == 1) return;
+  session_.device.launch(*tiles.merge, stream, {in.tokens - in.decodes, attributes_.heads}, scratch, stats,
+                         in.sinks.data, out, small(tiles.pieces), small(in.decodes));
 }
 
 template class PagedAttention<false>;

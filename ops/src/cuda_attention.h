@@ -56,6 +56,11 @@ class PagedAttention {
     const Kernel* kernel;
     int64_t count, results, stats;
   };
+  // across: tiles of queries of the longest prompt; heads: parts that its heads are dealt out in; results, stats: as above.
+  struct Tiles {
+    const Kernel *kernel, *merge;
+    int64_t across, heads, pieces, results, stats;
+  };
 
   Inputs read(const Call& call) const;
   // What kernels of this node's shape are called: heads, dims, slots of a block, and what it makes use of.
@@ -65,7 +70,9 @@ class PagedAttention {
   void prepare(const Inputs& inputs, Stream stream, void* turned) const;
   Pieces pieces_of(const Inputs& inputs) const;
   void decode(const Inputs& inputs, Stream stream, const Pieces& pieces, char* scratch, void* out) const;
-  void prefill(const Inputs& inputs, Stream stream, const void* turned, void* out) const;
+  Tiles tiles_of(const Inputs& inputs) const;
+  void prefill(const Inputs& inputs, Stream stream, const Tiles& tiles, const void* turned, char* scratch,
+               void* out) const;
 
   const Session& session_;
   AttentionAttributes attributes_;

@@ -1,4 +1,10 @@
-"""Attention of several new tokens a sequence over its paged cache (FlashAttention-2, arXiv 2307.08691)."""
+"""Attention of several new tokens a sequence over its paged cache (FlashAttention-2, arXiv 2307.08691).
+
+The rows of a tile are queries times the query heads that share a kv head, so that keys and values are read once for
+all of them. Where few tiles meet a long context (a short prompt behind a cached prefix) the context is cut into
+pieces, which other programs take; `attention_merge_kernel` puts their results together (Flash-Decoding; Dao et al.
+2023).
+"""
 
 from __future__ import annotations
 
@@ -21,45 +27,67 @@ def attention_prefill_kernel(
     seq_lens,
     sinks,
     out,
+    partial,
+    partial_stats,
     scale,
     softcap,
     window,
     table_width,
     first,
-    HEADS: tl.constexpr,
+    pieces,
     KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    SPLIT: tl.constexpr,
     DEPENDENT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    PIECE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """q [T, HEADS, HEAD_DIM], out [T, HEADS, VALUE_DIM]; sequences from number `first` on.
+    """q [T, heads, HEAD_DIM], out [T, heads, VALUE_DIM]; sequences from number `first` on.
 
-    Grid (ceil(longest query / BLOCK_M), HEADS, sequences). Tiles of a sequence run from its last, the longest.
+    A tile has PACK = min(GROUP, BLOCK_M) heads of BLOCK_M // PACK queries. Grid (ceil(longest query / queries of a
+    tile) * pieces, KV_HEADS * ceil(GROUP / PACK), sequences). Tiles of a sequence run from its last, the longest.
+
+    With SPLIT, a sequence's context is cut into at most `pieces` of one size, of no fewer keys than PIECE, which is
+    a multiple of BLOCK_N. Each leaves its sums in partial float32 [T, heads, pieces, VALUE_DIM], and maximum and sum
+    in partial_stats float32 [T, heads, pieces, 2]; the maximum of a row that sees nothing of a piece is -inf. Else
+    there is one piece, and neither is used.
     """
+    PACK: tl.constexpr = GROUP if GROUP < BLOCK_M else BLOCK_M
+    PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
+    QUERIES: tl.constexpr = BLOCK_M // PACK
+    HEADS: tl.constexpr = KV_HEADS * GROUP
     wait_for_previous(DEPENDENT)
     sequence = tl.program_id(2) + first
     start_row = tl.load(query_start + sequence)
     count = tl.load(query_start + sequence + 1) - start_row
-    tiles = (count + BLOCK_M - 1) // BLOCK_M
+    tiles = (count + QUERIES - 1) // QUERIES
+    piece = 0
     tile = tiles - 1 - tl.program_id(0)
+    if SPLIT:
+        piece = tl.program_id(0) % pieces
+        tile = tiles - 1 - tl.program_id(0) // pieces
     if tile >= 0:
-        head = tl.program_id(1)
-        kv_head = head // (HEADS // KV_HEADS)
+        kv_head = tl.program_id(1) // PACKS
         length = tl.load(seq_lens + sequence)
-        index = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-        row_inside = index < count
+        row = tl.arange(0, BLOCK_M)
+        in_group = tl.program_id(1) % PACKS * PACK + row % PACK
+        head = kv_head * GROUP + in_group
+        index = tile * QUERIES + row // PACK
+        row_inside = (row < QUERIES * PACK) & (in_group < GROUP) & (index < count)
         position = length - count + index
         dim, value_dim = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
         rows = (start_row + index).to(tl.int64) * HEADS + head
+        out_mask = row_inside[:, None] & (value_dim < VALUE_DIM)[None, :]
         query = tl.load(
             q + rows[:, None] * HEAD_DIM + dim[None, :],
             mask=row_inside[:, None] & (dim < HEAD_DIM)[None, :],
@@ -69,16 +97,21 @@ def attention_prefill_kernel(
         total = tl.zeros([BLOCK_M], tl.float32)
         result = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
         table = block_tables + sequence.to(tl.int64) * table_width
+        earliest = length - count + tile * QUERIES  # of the tile's queries
         oldest = 0
         if HAS_WINDOW:
-            lowest = length - count + tile * BLOCK_M - window + 1
+            lowest = earliest - window + 1
             oldest = tl.maximum(lowest, 0) // BLOCK_N * BLOCK_N
-        newest = tl.minimum(length - count + (tile + 1) * BLOCK_M, length)
+        newest = tl.minimum(earliest + QUERIES, length)
+        if SPLIT:
+            size = tl.maximum(tl.cdiv(length, pieces * BLOCK_N) * BLOCK_N, PIECE)
+            oldest = tl.maximum(oldest, piece * size)
+            newest = tl.minimum(newest, (piece + 1) * size)
         # Tiles that every row sees whole need no masks.
         whole = oldest
         if not HAS_WINDOW:
-            whole = (length - count + tile * BLOCK_M + 1) // BLOCK_N * BLOCK_N
-            for start in tl.range(0, whole, BLOCK_N, num_stages=STAGES):
+            whole = tl.maximum(tl.minimum(earliest + 1, newest) // BLOCK_N * BLOCK_N, oldest)
+            for start in tl.range(oldest, whole, BLOCK_N, num_stages=STAGES):
                 key = start + tl.arange(0, BLOCK_N)
                 top, total, result = attend_tile(
                     query,
@@ -140,11 +173,55 @@ def attention_prefill_kernel(
                 BLOCK_V,
             )
         let_next_start(DEPENDENT)
-        if HAS_SINKS:
-            total += tl.exp2(tl.load(sinks + head) * LOG2_E - top)
-        total = tl.where(total > 0, total, 1.0)
-        tl.store(
-            out + rows[:, None] * VALUE_DIM + value_dim[None, :],
-            (result / total[:, None]).to(out.dtype.element_ty),
-            mask=row_inside[:, None] & (value_dim < VALUE_DIM)[None, :],
-        )
+        if SPLIT:
+            place = (rows - first * HEADS) * pieces + piece
+            at = partial + place[:, None] * VALUE_DIM + value_dim[None, :]
+            tl.store(at, result, mask=out_mask)
+            tl.store(partial_stats + place * 2, top, mask=row_inside)
+            tl.store(partial_stats + place * 2 + 1, total, mask=row_inside)
+        else:
+            if HAS_SINKS:
+                total += tl.exp2(tl.load(sinks + head, mask=row_inside, other=0.0) * LOG2_E - top)
+            total = tl.where(total > 0, total, 1.0)
+            out_at = out + rows[:, None] * VALUE_DIM + value_dim[None, :]
+            tl.store(out_at, (result / total[:, None]).to(out.dtype.element_ty), mask=out_mask)
+
+
+@triton.jit
+def attention_merge_kernel(
+    partial,
+    partial_stats,
+    sinks,
+    out,
+    pieces,
+    first,
+    HEADS: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    PIECES: tl.constexpr,
+):
+    """out [T, HEADS, VALUE_DIM] of what `attention_prefill_kernel` left, for tokens from number `first` on; pieces
+    <= PIECES. Grid (T - first, HEADS).
+    """
+    let_next_start(DEPENDENT)
+    wait_for_previous(DEPENDENT)
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    piece, value_dim = tl.arange(0, PIECES), tl.arange(0, BLOCK_V)
+    place, known = (token * HEADS + head) * pieces + piece, piece < pieces
+    tops = tl.load(partial_stats + place * 2, mask=known, other=float("-inf"))
+    totals = tl.load(partial_stats + place * 2 + 1, mask=known, other=0.0)
+    results = tl.load(
+        partial + place[:, None] * VALUE_DIM + value_dim[None, :],
+        mask=known[:, None] & (value_dim < VALUE_DIM)[None, :],
+        other=0.0,
+    )
+    top = tl.max(tops, axis=0)
+    weight = tl.exp2(tops - top)
+    total = tl.sum(totals * weight, axis=0)
+    if HAS_SINKS:
+        total += tl.exp2(tl.load(sinks + head) * LOG2_E - top)
+    result = tl.sum(results * weight[:, None], axis=0) / total
+    out_at = out + ((token + first) * HEADS + head) * VALUE_DIM + value_dim
+    tl.store(out_at, result.to(out.dtype.element_ty), mask=value_dim < VALUE_DIM)

@@ -76,7 +76,7 @@ def test_a_llamas_kernels() -> None:
     found = variants("llama", "bf16")
     assert {key.split("/")[0] for key in found} == {
         *("rms_norm", "add_rms_norm", "gated_activation", "linear_row", "linear_tile"),
-        *("attention_prepare", "attention_decode", "attention_prefill"),
+        *("attention_prepare", "attention_decode", "attention_prefill", "attention_merge"),
         *("sample_part", "sample_lists", "sample_weigh", "sample_gather", "sample_choose", "sample_rank"),
         *("sample_logprobs", "sample_feed"),
     }
@@ -92,6 +92,14 @@ def test_quantised_kernels_name_their_form() -> None:
     assert found["quant_tile/float16/4.32/same/plain/silu"].kernel == "quant_tile_scaled_gated"
     assert "quant_tile/float16/8.32/float32/plain/none" in found
     assert {"dequantise/float16/4.32", "quant_gather/float16/8.32"} <= set(found)
+
+
+def test_attention_of_prompts_has_a_kernel_for_a_context_in_pieces() -> None:
+    found = variants("llama", "bf16")
+    whole, split = (found[f"attention_prefill/bfloat16/4.2.16.16.16{name}"] for name in ("", ".split"))
+    assert (whole.kernel, whole.constants["SPLIT"]) == ("attention_prefill", 0)
+    assert (split.kernel, split.constants["SPLIT"]) == ("attention_prefill_split", 1)
+    assert found["attention_merge/bfloat16/4.16"].letters() == "PPPPii"
 
 
 def test_a_cache_of_int8_has_scales_and_kernels_of_its_own() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ops.triton.attention_decode import attention_decode_kernel
-from ops.triton.attention_prefill import attention_prefill_kernel
+from ops.triton.attention_prefill import attention_merge_kernel, attention_prefill_kernel
 from ops.triton.attention_prepare import attention_prepare_kernel
 from tests.ops.attention_case import Case, Shape, make_case, quantise_caches
 from tests.ops.triton.tools import UNIT, poisoned, rounded, tensor, wide
@@ -19,9 +19,11 @@ SHAPES = {
     "window": Shape(((40, 1), (90, 1), (3, 1)), window=20, packed=True),
     "softcap and sinks": Shape(((70, 1), (5, 1)), softcap=5.0, sinks=True, interleaved=True),
     "norms": Shape(((33, 1), (8, 1)), norm=True, rotary_dims=8),
+    "more heads than a tile": Shape(((20, 3), (0, 18)), heads=40, packed=True),
     "one head each": Shape(((33, 1), (65, 1)), heads=2, head_dim=24, value_dim=16, rotary_dims=0),
     "prompts": Shape(((0, 5), (0, 40), (17, 33)), packed=True),
     "prompts in a window": Shape(((0, 70), (50, 20)), window=17),
+    "long behind a prefix": Shape(((200, 9), (3, 40), (90, 2)), packed=True),
     "prompts with sinks": Shape(((0, 20), (30, 3)), softcap=5.0, sinks=True, norm=True),
     "mixed": Shape(((50, 1), (12, 1), (0, 30), (16, 5)), packed=True),
     "written before": Shape(((20, 1), (0, 18)), skipped_writes=True, packed=True),
@@ -30,10 +32,14 @@ SHAPES = {
 PIECE, PIECES = 64, 4
 #: Heads that one program prepares: fewer than some shapes have.
 CHUNK = 2
+TILE = 16
 
 
-def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """out, and k_cache, v_cache and their scales, by the kernels, launched as the library launches them."""
+def launch(case: Case, device: str, dtype: str, pieces: int = 1) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """out, and k_cache, v_cache and their scales, by the kernels, launched as the library launches them.
+
+    pieces: of a prompt's context.
+    """
     shape, arrays = case.shape, case.arrays
     given = {name: tensor(array, device) for name, array in arrays.items() if array.dtype.kind == "i"}
     given |= {name: tensor(arrays[name], device, dtype) for name in ("q", "k", "v") if name in arrays}
@@ -93,21 +99,37 @@ def launch(case: Case, device: str, dtype: str) -> tuple[torch.Tensor, list[torc
             decodes,
             HEADS=heads, KV_HEADS=kv_heads, **dims, **heads_of, BLOCK_D=block, CHUNK=CHUNK,
         )  # fmt: skip
-        attention_prefill_kernel[(-(-longest // 16), heads, prompts)](
-            turned, *caches, given["block_tables"], given["query_start"], given["seq_lens"], sinks, out,
-            *floats, width, decodes,
-            HEADS=heads, KV_HEADS=kv_heads, **dims, **flags, DEPENDENT=0, BLOCK_M=16,
+        parts = poisoned((tokens - decodes, heads, pieces, shape.value_dim), device, "float32")
+        stats = poisoned((tokens - decodes, heads, pieces, 2), device, "float32")
+        pack = min(heads // kv_heads, TILE)
+        across = -(-longest // (TILE // pack)) * pieces
+        attention_prefill_kernel[(across, kv_heads * -(-(heads // kv_heads) // pack), prompts)](
+            turned, *caches, given["block_tables"], given["query_start"], given["seq_lens"], sinks, out, parts, stats,
+            *floats, width, decodes, pieces,
+            KV_HEADS=kv_heads, GROUP=heads // kv_heads, **dims, **flags, SPLIT=int(pieces > 1), DEPENDENT=0,
+            BLOCK_M=TILE, PIECE=32,
         )  # fmt: skip
+        if pieces > 1:
+            attention_merge_kernel[(tokens - decodes, heads)](
+                parts, stats, sinks, out, pieces, decodes,
+                HEADS=heads, VALUE_DIM=shape.value_dim, HAS_SINKS=int(shape.sinks), DEPENDENT=0, BLOCK_V=block,
+                PIECES=8,
+            )  # fmt: skip
     return out, caches
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_attention(device: str, dtype: str, name: str) -> None:
+#: Every shape, and those with prompts once more with their context in pieces.
+SPLIT = [name for name, shape in SHAPES.items() if any(new > 1 for _, new in shape.sequences)]
+CASES = [(name, 1) for name in SHAPES] + [(name, pieces) for name in SPLIT for pieces in (2, 7)]
+
+
+@pytest.mark.parametrize(("name", "pieces"), CASES)
+def test_attention(device: str, dtype: str, name: str, pieces: int) -> None:
     case = make_case(replace(SHAPES[name], half=True), seed=len(name))
     for key in ("q", "k", "v", "k_cache", "v_cache"):
         if key in case.arrays:
             case.arrays[key] = rounded(case.arrays[key], dtype).astype(np.float32)
-    out, (k_cache, v_cache, *_) = launch(case, device, dtype)
+    out, (k_cache, v_cache, *_) = launch(case, device, dtype, pieces)
     exact = case.copy()
     expected = exact.reference(write=True)
     for name_, found in (("k_cache", k_cache), ("v_cache", v_cache)):
@@ -123,14 +145,14 @@ def test_attention(device: str, dtype: str, name: str) -> None:
     assert np.abs(wide(out) - expected).max() <= bound
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_attention_over_an_int8_cache(device: str, dtype: str, name: str) -> None:
+@pytest.mark.parametrize(("name", "pieces"), CASES)
+def test_attention_over_an_int8_cache(device: str, dtype: str, name: str, pieces: int) -> None:
     case = make_case(SHAPES[name], seed=len(name))
     for key in ("q", "k", "v"):
         if key in case.arrays:
             case.arrays[key] = rounded(case.arrays[key], dtype).astype(np.float32)
     quantise_caches(case)
-    out, caches = launch(case, device, dtype)
+    out, caches = launch(case, device, dtype, pieces)
     exact = case.copy()
     exact.reference(write=True)
     for side, codes, scales in zip("kv", caches[:2], caches[2:], strict=True):
