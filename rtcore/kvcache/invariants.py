@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ops.errors import EngineError
+from rtcore.executor.base import Int32, Int64
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.prefix_index import NONE
 from rtcore.kvcache.sequence_blocks import SequenceBlocks
@@ -55,37 +56,46 @@ def _check_nodes(manager: BlockManager, owners: list[SequenceBlocks]) -> None:
     nodes = index.nodes()
     if len(nodes) != len(index):
         raise EngineError("The prefix index miscounts its nodes.")
-    children = np.zeros(max(nodes, default=0) + 1, np.int64)
-    for node in nodes:
-        if index.parent[node] >= 0:
-            children[index.parent[node]] += 1
-            if index.filled[index.parent[node]] != manager.block_size:
-                raise EngineError(f"Node {node} follows one that is not full.")
-        for group, column in enumerate(index.blocks):
-            if column[node] != NONE and cache.node_of[group][column[node]] != node:
-                raise EngineError(f"Node {node} and its block of cache group {group} disagree.")
-    if any(children[node] != index.children[node] for node in nodes):
+    parents = np.array(index.parent)[nodes]
+    follow, first = nodes[parents >= 0], nodes[parents < 0]
+    leaders = parents[parents >= 0]
+    short = np.array(index.filled)[leaders] != manager.block_size
+    if short.any():
+        raise EngineError(f"Node {follow[short][0]} follows one that is not full.")
+    for group, column in enumerate(index.blocks):
+        blocks = np.array(column)[nodes]
+        held = blocks != NONE
+        strange = np.array(cache.node_of[group])[blocks[held]] != nodes[held]
+        if strange.any():
+            raise EngineError(
+                f"Node {nodes[held][strange][0]} and its block of cache group {group} disagree."
+            )
+    size = int(nodes.max(initial=0)) + 1
+    if (np.bincount(leaders, minlength=size)[nodes] != np.array(index.children)[nodes]).any():
         raise EngineError("The prefix index miscounts children.")
-    seen: set[int] = set()
-    for node in cache.idle_nodes():
-        if index.parent[node] in seen:
-            raise EngineError(f"Node {node} would be evicted after the one that it follows.")
-        seen.add(node)
-    users: dict[int, int] = {}
-    for node in nodes:
-        root = index.namespace(node).root
-        parent = index.parent[node]
-        if parent < 0:
-            users[root] = users.get(root, 0) + 1
-        if (index.namespace(parent).root if parent >= 0 else parent) != root:
-            raise EngineError(f"Node {node} is in another namespace than the one that it follows.")
-    for blocks in owners:
-        users[blocks.namespace.root] = users.get(blocks.namespace.root, 0) + 1
-        if len(blocks.nodes) > blocks.length // manager.block_size:
+    _check_order(np.array(cache.idle_nodes(), np.int64), np.array(index.parent))
+    roots = np.array(index.root)
+    if (roots[follow] != roots[leaders]).any() or (roots[first] != parents[parents < 0]).any():
+        raise EngineError("A node is in another namespace than the one that it follows.")
+    counts = zip(*np.unique(roots[first], return_counts=True), strict=True)
+    users = {int(root): int(count) for root, count in counts}
+    for owner in owners:
+        users[owner.namespace.root] = users.get(owner.namespace.root, 0) + 1
+        if len(owner.nodes) > owner.length // manager.block_size:
             raise EngineError("A sequence has more cached nodes than full blocks.")
         # The nodes of one that is not cached any further may be gone: nothing is to follow them.
-        known = len(blocks.computed) // manager.block_size if blocks.cacheable else 0
-        if index.confirmed(blocks.nodes[:known], blocks.computed) < min(known, len(blocks.nodes)):
+        known = len(owner.computed) // manager.block_size if owner.cacheable else 0
+        if index.confirmed(owner.nodes[:known], owner.computed) < min(known, len(owner.nodes)):
             raise EngineError("A sequence has cached nodes of other tokens than its own.")
     if users != {namespace.root: namespace.users for namespace in cache.namespaces.all()}:
         raise EngineError("The users of the cache's namespaces do not add up.")
+
+
+def _check_order(order: Int64, parent: Int32) -> None:
+    """Raise EngineError unless every node of the order of eviction stands before the one that it follows."""
+    place = np.full(len(parent), len(order))
+    place[order] = np.arange(len(order))
+    leaders = parent[order]
+    late = (leaders >= 0) & (place[leaders] < place[order])
+    if late.any():
+        raise EngineError(f"Node {order[late][0]} would be evicted after the one that it follows.")

@@ -17,6 +17,9 @@ from rtcore.kvcache.namespaces import Namespace, Namespaces
 from rtcore.kvcache.policy import CachePolicy
 from rtcore.kvcache.prefix_index import NONE, PrefixIndex
 
+_STRIDE = 64
+"""Blocks that are hashed at a time while a cached beginning is looked for."""
+
 Held = list[list[int]]
 """The memory of consecutive columns of a sequence: the blocks of every group, NONE where one was given back."""
 
@@ -81,16 +84,15 @@ class PrefixCache:
         namespace = self.namespaces.find(chain.key)
         if namespace is None:
             return []
-        index = self.index
-        parent = namespace.root
         nodes: list[int] = []
-        for position in range(len(tokens) // self._block_size):
-            node = index.find(chain.block(tokens, position))
-            if node == NONE or index.parent[node] != parent:
+        count = len(tokens) // self._block_size
+        # In strides, so that a long prompt without a cached beginning is not hashed to its end.
+        for first in range(0, count, _STRIDE):
+            end = min(first + _STRIDE, count)
+            nodes += self.index.chain(nodes[-1] if nodes else namespace.root, chain.blocks(tokens, first, end))
+            if len(nodes) < end:
                 break
-            nodes.append(node)
-            parent = node
-        del nodes[index.confirmed(nodes, tokens) :]
+        del nodes[self.index.confirmed(nodes, tokens) :]
         return nodes
 
     def match(self, chain: HashChain, tokens: Int64, nodes: list[int]) -> Match:

@@ -74,6 +74,18 @@ class PrefixIndex:
         """The full node of a digest, NONE if there is none. Its tokens may differ: see `holds`."""
         return self._by_digest.get(digest, NONE)
 
+    def chain(self, parent: int, digests: list[int]) -> list[int]:
+        """The full nodes of the digests, from the first on, as far as each follows the one before it."""
+        find, parents = self._by_digest.get, self.parent
+        nodes: list[int] = []
+        for digest in digests:
+            node = find(digest, NONE)
+            if node == NONE or parents[node] != parent:
+                break
+            nodes.append(node)
+            parent = node
+        return nodes
+
     def lacks(self, digests: list[int]) -> bool:
         """Whether no full node has any of the digests, all of which differ."""
         return self._by_digest.keys().isdisjoint(digests) and len(set(digests)) == len(digests)
@@ -203,6 +215,6 @@ class PrefixIndex:
             filled[node] = 0
         self._unused += nodes
 
-    def nodes(self) -> list[int]:
+    def nodes(self) -> Int64:
         """All nodes."""
-        return [node for node in range(self._fresh) if self.filled[node]]
+        return np.flatnonzero(self._columns.filled[: self._fresh])
