@@ -1,4 +1,4 @@
-"""The tuning table: tile sizes, warps, pipeline stages and registers of each kernel, by architecture, rows, columns."""
+"""The tuning table: tile sizes, warps, stages and registers of each kernel, by architecture, rows and columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TABLE = Path(__file__).with_name("tuning.json")
 
 class Tiles(msgspec.Struct, frozen=True):
     """One choice: it serves up to `rows` rows and from `columns` columns on; constants are the tile sizes.
-    registers: the most that a thread may hold, so that more programs share a multiprocessor; 0: as many as it likes.
+    registers: the most that a thread may hold, so that more programs share a multiprocessor; 0: what it likes.
     """
 
     constants: dict[str, int] = {}

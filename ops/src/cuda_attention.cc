@@ -198,13 +198,13 @@ typename PagedAttention<kInt8>::Tiles PagedAttention<kInt8>::tiles_of(const Inpu
                  attributes_.kv_heads * up(group, pack), 1, 0, 0};
   };
   Tiles split = tiles(shape_key(in) + ".split");
-  split.merge = &session_.device.find(session_.key(
-      "attention_merge", std::to_string(attributes_.heads) + "." + std::to_string(in.value_dim) +
-                             (in.sinks.present ? ".sinks" : "")));
   split.pieces = std::min({split.kernel->constant("PROGRAMS") / (split.across * split.heads * in.prompts),
-                           int64_t{split.merge->constant("PIECES")},
+                           int64_t{split.kernel->constant("PIECES")},
                            up(in.longest_context, split.kernel->constant("PIECE"))});
   if (split.pieces < 2) return tiles(shape_key(in));
+  const std::string merge = std::to_string(attributes_.heads) + "." + std::to_string(in.value_dim) +
+                            (in.sinks.present ? ".sinks" : "");
+  split.merge = &session_.device.find(session_.key("attention_merge", merge), split.pieces);
   const int64_t rows = (in.tokens - in.decodes) * attributes_.heads * split.pieces;
   split.results = room(rows * in.value_dim * 4);
   split.stats = room(rows * 2 * 4);

@@ -20,7 +20,7 @@ from rtcore.executor.cuda_inputs import StepPlaces
 from rtcore.executor.cuda_kernels import load_kernels, of_bundle
 from rtcore.executor.cuda_memory import Array, DeviceCache, Layout, choose_blocks
 from rtcore.executor.cuda_sample import CudaSampler
-from rtcore.executor.cuda_session import CudaSession, import_runtime
+from rtcore.executor.cuda_session import LOGITS, CudaSession, Place, import_runtime
 from rtcore.executor.sample_arrays import SampleInputs, SampleOutputs
 from rtcore.manifest import Variant
 from rtcore.scheduler.batch import context_bucket
@@ -29,7 +29,6 @@ from rtcore.scheduler.plan import MAX_SCORED
 
 logger = logging.getLogger(__name__)
 
-_LOGITS = "logits"
 #: Steps that may be on their way: one runs, one is queued behind it.
 _TURNS = 2
 _BLOCK_SIZE = 16
@@ -128,7 +127,7 @@ class CudaExecutor(Executor):
         self.vocab_size = bundle.manifest.dimensions.vocab_size
         self.device = device
         self._session: CudaSession | None = session
-        self._check_names(session, variant)
+        session.check_names(variant, len(self.windows))
         self._context = bundle.manifest.dimensions.context_length
         self._width = math.ceil(self._context / config.block_size)
         self._tensors = variant.cache_tensors
@@ -149,36 +148,30 @@ class CudaExecutor(Executor):
             sum(self._cache.block_bytes[tensor.name] for tensor in variant.cache_tensors if tensor.group == group)
             for group in range(len(self.windows))
         ]
+        self._binding = self._bind_cache(self._cache)
         self._graphs: dict[int, _Graph] = {}
         self.sizes = bucket_sizes(config.max_sequences)
         self._capture()
 
-    def _check_names(self, session: CudaSession, variant: Variant) -> None:
-        """Raise BundleDamaged unless the graph has the inputs and outputs that a step binds."""
-        groups = range(len(self.windows))
-        known = {"input_ids", "positions", "query_start", "seq_lens", "logit_rows", "plan"}
-        known |= {f"block_tables.{group}" for group in groups} | {f"slot_mapping.{group}" for group in groups}
-        caches = {tensor.name for tensor in variant.cache_tensors}
-        results = {tensor.output for tensor in variant.cache_tensors} | {_LOGITS}
-        wrong = (session.inputs - known - caches) | (caches - session.inputs) | (session.outputs ^ results)
-        if wrong:
-            raise BundleDamaged(
-                f"The graph {variant.step} and the manifest disagree about {', '.join(sorted(wrong)[:4])}.",
-                remedy="Export the model anew.",
-                param=variant.step,
-            )
-
-    def _bind(self, layout: Layout, cache: DeviceCache, plan: Int32) -> Any:
-        """A binding of a step's inputs in the staging memory, of the cache and of the logits."""
+    def _bind_cache(self, cache: DeviceCache) -> Any:
+        """A binding of the cache alone."""
         if self._session is None:
             raise EngineDied("The executor was closed.")
-        places = self._places.addresses(layout)
+        places: dict[str, Place] = {}
         for tensor in self._tensors:
             place = (cache.addresses[tensor.name], cache.shapes[tensor.name], tensor.dtype)
             places[tensor.name] = places[tensor.output] = place
+        binding = self._session.binding()
+        self._session.bind(binding, places)
+        return binding
+
+    def _bind_step(self, binding: Any, layout: Layout, plan: Int32) -> None:
+        """Bind a step's inputs in the staging memory, and the logits."""
+        if self._session is None:
+            raise EngineDied("The executor was closed.")
         rows = layout.places["logit_rows"][1][0]
-        places[_LOGITS] = (self._logits, (rows, self.vocab_size), "float32")
-        return self._session.binding(places, plan)
+        logits = (self._logits, (rows, self.vocab_size), "float32")
+        self._session.bind(binding, self._places.addresses(layout) | {LOGITS: logits}, plan)
 
     def _try_largest(self, config: EngineConfig) -> int:
         """Run the largest step on a cache of one block, so that what is free afterwards is free for the cache.
@@ -198,7 +191,9 @@ class CudaExecutor(Executor):
         cache = DeviceCache(self.device, self._tensors, 1, self.block_size)
         try:
             self._places.send(layout, 0)
-            self._run(self._bind(layout, cache, plan))
+            binding = self._bind_cache(cache)
+            self._bind_step(binding, layout, plan)
+            self._run(binding)
             self.device.synchronize()
         finally:
             cache.release()
@@ -211,7 +206,8 @@ class CudaExecutor(Executor):
             layout = self._places.layout(size, size, size, [self._width] * len(self.windows))
             plan = np.array([size, 0, 1, context_bucket(self._context), size, size], np.int32)
             views = [self._places.zeroed(layout, turn) for turn in range(_TURNS)]
-            binding = self._bind(layout, self._cache, plan)
+            binding = self._bind_cache(self._cache)
+            self._bind_step(binding, layout, plan)
             self._places.send(layout, 0)
             self._run(binding, size)
             self.device.synchronize()
@@ -282,8 +278,9 @@ class CudaExecutor(Executor):
         layout = self._places.of(inputs)
         self._places.fill(self._places.views(layout, self._turn), inputs)
         self._places.send(layout, self._turn, inputs.token_source, self._sampler.ids)
-        # An eager run reads the plan while it queues its kernels, so the next step may write it anew.
-        self._run(self._bind(layout, self._cache, inputs.plan))
+        # An eager run reads addresses and the plan while it queues its kernels, so the next step may bind others.
+        self._bind_step(self._binding, layout, inputs.plan)
+        self._run(self._binding)
 
     def logits(self) -> Float32:
         found = np.empty((self._rows, self.vocab_size), np.float32)
@@ -332,7 +329,7 @@ class CudaExecutor(Executor):
     def close(self) -> None:
         if self._session is None:
             return
-        self._session = None
+        self._session = self._binding = None
         self._graphs.clear()
         try:
             self.device.synchronize()

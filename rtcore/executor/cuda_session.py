@@ -15,6 +15,10 @@ _FATAL_ONLY = 4
 #: ONNX's numbers of element types (onnx.proto, TensorProto.DataType).
 ELEMENT_TYPES = {"float32": 1, "int8": 3, "int32": 6, "int64": 7, "float16": 10, "bfloat16": 16}
 _EAGER = -1
+LOGITS = "logits"
+"""The output that is no cache."""
+Place = tuple[int, tuple[int, ...], str]
+"""Address, shape and type of an array on the GPU."""
 
 
 def import_runtime() -> Any:
@@ -87,21 +91,38 @@ class CudaSession:
         self.inputs = {value.name for value in self._session.get_inputs()}
         self.outputs = {value.name for value in self._session.get_outputs()}
 
-    def binding(self, addresses: Mapping[str, tuple[int, tuple[int, ...], str]], plan: Any) -> Any:
-        """A binding of inputs and outputs: (address, shape, type) by name; `plan` stays in host memory.
+    def check_names(self, variant: Variant, groups: int) -> None:
+        """Raise BundleDamaged unless the graph has the inputs and outputs that a step with `groups` groups of the
+        cache binds."""
+        known = {"input_ids", "positions", "query_start", "seq_lens", "logit_rows", "plan"}
+        known |= {f"{name}.{group}" for group in range(groups) for name in ("block_tables", "slot_mapping")}
+        caches = {tensor.name for tensor in variant.cache_tensors}
+        results = {tensor.output for tensor in variant.cache_tensors} | {LOGITS}
+        wrong = (self.inputs - known - caches) | (caches - self.inputs) | (self.outputs ^ results)
+        if wrong:
+            raise BundleDamaged(
+                f"The graph {variant.step} and the manifest disagree about {', '.join(sorted(wrong)[:4])}.",
+                remedy="Export the model anew.",
+                param=variant.step,
+            )
+
+    def binding(self) -> Any:
+        """A binding of nothing yet.
 
         A captured graph replays with the addresses that it was captured with: its binding is made once and kept.
         """
-        bound = self._session.io_binding()
+        return self._session.io_binding()
+
+    def bind(self, bound: Any, addresses: Mapping[str, Place], plan: Any = None) -> None:
+        """Bind inputs and outputs by their names, in place of what they were bound to; `plan` is in host memory."""
         for name, (address, shape, kind) in addresses.items():
             place = ("cuda", 0, ELEMENT_TYPES[kind], shape, address)
             if name in self.inputs:
                 bound.bind_input(name, *place)
             elif name in self.outputs:
                 bound.bind_output(name, *place)
-        if "plan" in self.inputs:
+        if plan is not None and "plan" in self.inputs:
             bound.bind_cpu_input("plan", plan)
-        return bound
 
     def run(self, binding: Any, graph: int = _EAGER) -> None:
         """Queue a run. graph: the number under which it is captured and replayed, negative runs eagerly."""

@@ -67,9 +67,7 @@ def _check_nodes(manager: BlockManager, owners: list[SequenceBlocks]) -> None:
         held = blocks != NONE
         strange = np.array(cache.node_of[group])[blocks[held]] != nodes[held]
         if strange.any():
-            raise EngineError(
-                f"Node {nodes[held][strange][0]} and its block of cache group {group} disagree."
-            )
+            raise EngineError(f"Node {nodes[held][strange][0]} and its block of cache group {group} disagree.")
     size = int(nodes.max(initial=0)) + 1
     if (np.bincount(leaders, minlength=size)[nodes] != np.array(index.children)[nodes]).any():
         raise EngineError("The prefix index miscounts children.")

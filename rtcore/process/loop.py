@@ -69,12 +69,17 @@ class EngineLoop:
 
     def run(self) -> None:
         wait_ms = 0
+        outcome = Outcome.COMMITTED
         while True:
             if not self._take_messages(wait_ms):
                 return
+            # A client that asks one thing after the other comes back at once: what can wait does not begin before
+            # a whole wait brought no work.
+            idle = outcome is Outcome.NO_WORK
             outcome = self._step() if self._engine.has_work else Outcome.NO_WORK
             if outcome is Outcome.NO_WORK:
-                self._engine.maintain()
+                if idle:
+                    self._engine.maintain()
                 wait_ms = int(self._heartbeat * 1000)
             elif outcome in (Outcome.COMMITTED, Outcome.UNSERVICEABLE, Outcome.PREPARING):
                 wait_ms = 0

@@ -104,8 +104,8 @@ def launch(case: Case, device: str, dtype: str, pieces: int = 1) -> tuple[torch.
         pack = min(heads // kv_heads, TILE)
         across = -(-longest // (TILE // pack)) * pieces
         attention_prefill_kernel[(across, kv_heads * -(-(heads // kv_heads) // pack), prompts)](
-            turned, *caches, given["block_tables"], given["query_start"], given["seq_lens"], sinks, out, parts, stats,
-            *floats, width, decodes, pieces,
+            turned, *caches, given["block_tables"], given["query_start"], given["seq_lens"], sinks, out, parts,
+            stats, *floats, width, decodes, pieces,
             KV_HEADS=kv_heads, GROUP=heads // kv_heads, **dims, **flags, SPLIT=int(pieces > 1), DEPENDENT=0,
             BLOCK_M=TILE, PIECE=32,
         )  # fmt: skip
