@@ -284,7 +284,9 @@ class Engine:
         sequence.decoding.prompt_scored += len(drawn.prompt_logprobs)
         reason: FinishReason | None = None
         stop: int | str | None = None
-        if drawn.tokens:
+        if drawn.tokens and sequence.prompt_only:
+            drawn.tokens, drawn.logprobs, reason = [], [], "length"
+        elif drawn.tokens:
             reason = sequence.append(drawn.tokens[-1])
             self._tally.generated += len(drawn.tokens)
             if reason == "stop":
