@@ -53,6 +53,18 @@ def _functions() -> dict[str, Any]:
     return found
 
 
+@cache
+def misfit() -> str:
+    """How operators end their texts where a bundle's kernels or weights are not what this version launches.
+
+    They come through ONNX Runtime too, which hands on nothing of a failure but its text.
+    """
+    function = library().ortolan_cuda_misfit
+    function.argtypes, function.restype = (), ctypes.c_char_p
+    text: bytes = function()
+    return text.decode()
+
+
 def _call(name: str, *arguments: Any) -> None:
     problem = _functions()[name](*arguments)
     if problem is None:

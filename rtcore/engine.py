@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from ops.errors import EngineDied, EngineError, EngineUnavailable, InvalidRequest, OrtolanError
+from ops.errors import EngineDied, EngineUnavailable
 from rtcore.admission import Admission
 from rtcore.bundle import Bundle
 from rtcore.config import EngineConfig
@@ -17,23 +17,21 @@ from rtcore.decoding.grammar.vocabulary import LoadVocabulary, no_vocabulary, vo
 from rtcore.decoding.hooks import Hooks
 from rtcore.decoding.speculation.base import Proposer
 from rtcore.decoding.speculation.registry import load_proposer
-from rtcore.decoding.stage import DecodingStage, Drawn
+from rtcore.decoding.stage import DecodingStage
 from rtcore.executor.base import Executor
 from rtcore.executor.registry import load_executor
-from rtcore.failure import failure_of
 from rtcore.intake import Intake
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.hash_chain import Digest
 from rtcore.kvcache.policy import CachePolicy
+from rtcore.live_requests import LiveRequests
 from rtcore.manifest import Manifest
 from rtcore.overlap import Overlap
-from rtcore.request import EngineRequest, FinishReason, TokenDelta
+from rtcore.request import EngineRequest
 from rtcore.scheduler.base import ScheduledStep
 from rtcore.scheduler.batch import BatchBuilder
-from rtcore.scheduler.deadlines import too_late
 from rtcore.scheduler.lane_scheduler import LaneScheduler
 from rtcore.scheduler.outcome import Outcome, StepResult
-from rtcore.sequence import Sequence
 from rtcore.stats import EngineStats
 from rtcore.step_runner import Ran, StepRunner
 from rtcore.tally import Tally
@@ -129,8 +127,7 @@ class Engine:
             clock=clock,
         )
         self._check_every_step = config.debug_invariants
-        self._live: dict[str, Sequence] = {}
-        self._cancelled: list[str] = []
+        self._requests = LiveRequests(self._intake, self._scheduler, self._tally)
         self._idle_checked = True
         self._maintained = clock()
         self._dead: EngineDied | None = None
@@ -167,71 +164,52 @@ class Engine:
         """
         if self._dead is not None:
             raise EngineUnavailable("The engine is dead.", why=self._dead.what, remedy="Load it again.")
-        if request.id in self._live:
-            raise InvalidRequest(f"A request with id {request.id!r} is running.", param="id")
-        sequence, waits = self._intake.take(request)
-        self._live[request.id] = sequence
-        return waits
+        return self._requests.submit(request)
 
     def cancel(self, request_id: str) -> None:
         """End a request in the next step, whatever state it is in; nothing happens when it is not live."""
-        if request_id in self._live and request_id not in self._cancelled:
-            self._cancelled.append(request_id)
+        self._requests.cancel(request_id)
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._live) or self._overlap.flying
+        return bool(self._requests) or self._overlap.flying
 
     def step(self) -> StepResult:
         """Do the next piece of work; see Outcome for what it can come to. Raises only on broken invariants."""
         if self._dead is not None:
             return StepResult(Outcome.FATAL)
-        deltas: list[TokenDelta] = []
-        for request_id in self._cancelled:
-            self._finish(self._live[request_id], "cancelled", deltas)
-        self._cancelled.clear()
-        accepted = self._settle(deltas)
-        for sequence in self._scheduler.expired():
-            self._finish(sequence, "error", deltas, too_late(sequence))
+        accepted = self._requests.settle()
         flying = self._overlap.flying
-        outcome = Outcome.COMMITTED if self._overlap.go_ahead() else self._land(deltas)
+        outcome = Outcome.COMMITTED if self._overlap.go_ahead() else self._land()
         if outcome is Outcome.COMMITTED:
-            outcome = self._run_next(deltas, bool(accepted), flying)
+            outcome = self._run_next(bool(accepted), flying)
         if self._clock() - self._maintained >= _MAINTENANCE_SECONDS:
             self.maintain()
-        if self._check_every_step or not (self._live or self._idle_checked):
+        if self._check_every_step or not (self._requests or self._idle_checked):
             self.check_invariants()
-            self._idle_checked = not self._live
-        return StepResult(outcome, deltas, accepted)
+            self._idle_checked = not self._requests
+        return StepResult(outcome, self._requests.take_deltas(), accepted)
 
-    def _run_next(self, deltas: list[TokenDelta], accepted: bool, flying: bool) -> Outcome:
+    def _run_next(self, accepted: bool, flying: bool) -> Outcome:
         """Schedule a step and run it, and land what was in flight before it."""
         step = self._scheduler.schedule()
         self._tally.preemptions += step.preempted
         if step.works:
             self._idle_checked = False
-        if (prepared := self._prepare(step, deltas)) is not Outcome.COMMITTED:
+        if (prepared := self._prepare(step)) is not Outcome.COMMITTED:
             return prepared
         if step.works:
-            return self._take_in(self._overlap.run(step.works), deltas)
-        landed = self._land(deltas)
-        return self._idle(accepted or bool(deltas), flying) if landed is Outcome.COMMITTED else landed
+            return self._take_in(self._overlap.run(step.works))
+        landed = self._land()
+        return (
+            self._idle(accepted or bool(self._requests.deltas), flying) if landed is Outcome.COMMITTED else landed
+        )
 
-    def _land(self, deltas: list[TokenDelta]) -> Outcome:
+    def _land(self) -> Outcome:
         """End the step that is in flight, if any."""
         ran = self._overlap.land()
-        return Outcome.COMMITTED if ran is None else self._take_in(ran, deltas)
-
-    def _settle(self, deltas: list[TokenDelta]) -> list[str]:
-        """Queue requests whose grammars are compiled, and end those whose are none."""
-        accepted = []
-        for sequence, error in self._intake.settle():
-            if error is None:
-                accepted.append(sequence.request.id)
-            else:
-                self._finish(sequence, "error", deltas, error)
-        return accepted
+        return Outcome.COMMITTED if ran is None else self._take_in(ran)
 
     def _idle(self, produced: bool, landed: bool) -> Outcome:
         """The outcome of a step with nothing to run. produced: there is something to send; landed: a step ended."""
@@ -253,7 +231,7 @@ class Engine:
             if len(idle):
                 self._executor.release_blocks(group, idle)
 
-    def _prepare(self, step: ScheduledStep, deltas: list[TokenDelta]) -> Outcome:
+    def _prepare(self, step: ScheduledStep) -> Outcome:
         """Move the blocks that the step needs moved. If that fails, the sequences concerned start anew."""
         error = self._transfers.prepare(step)
         if error is None:
@@ -261,70 +239,26 @@ class Engine:
         logger.warning("Cache blocks could not be moved, and what they held is computed anew: %s", error)
         self._runner.aborted += 1
         self._scheduler.rollback(step.works)
-        if self._land(deltas) is Outcome.FATAL:
+        if self._land() is Outcome.FATAL:
             return Outcome.FATAL
         for sequence in {*step.saves, *step.loads} or {work.sequence for work in step.works}:
             self._scheduler.restart(sequence)
         return Outcome.RETRYABLE_ABORT
 
-    def _take_in(self, ran: Ran, deltas: list[TokenDelta]) -> Outcome:
+    def _take_in(self, ran: Ran) -> Outcome:
         """Give out what works came to, and end the sequences that failed."""
         for one in ran.drawn:
-            self._give_out(one, deltas)
+            self._requests.give_out(one)
         for sequence, error in ran.failed:
-            self._finish(sequence, "error", deltas, error)
-        return ran.outcome if ran.died is None else self._die(ran.died, deltas)
+            self._requests.finish(sequence, "error", error)
+        return ran.outcome if ran.died is None else self._die(ran.died)
 
-    def _give_out(self, drawn: Drawn, deltas: list[TokenDelta]) -> None:
-        """Send what a step gave a sequence, and end the sequence if its newest token is the last."""
-        sequence = drawn.sequence
-        if drawn.failure is not None:
-            self._finish(sequence, "error", deltas, drawn.failure)
-            return
-        sequence.decoding.prompt_scored += len(drawn.prompt_logprobs)
-        reason: FinishReason | None = None
-        stop: int | str | None = None
-        if drawn.tokens:
-            reason = sequence.append(drawn.tokens[-1])
-            self._tally.generated += len(drawn.tokens)
-            if reason == "stop":
-                stop = sequence.stop_reason(drawn.tokens[-1])
-            elif drawn.stop is not None:
-                reason, stop = "stop", drawn.stop
-        elif not drawn.prompt_logprobs:
-            return
-        if reason is not None:
-            self._forget(sequence, reason)
-        deltas.append(
-            TokenDelta(
-                sequence.request.id,
-                drawn.tokens,
-                reason,
-                stop,
-                logprobs=drawn.logprobs,
-                prompt_logprobs=drawn.prompt_logprobs,
-            )
-        )
-
-    def _finish(
-        self, sequence: Sequence, reason: FinishReason, deltas: list[TokenDelta], error: OrtolanError | None = None
-    ) -> None:
-        """End a sequence without a new token."""
-        self._forget(sequence, reason)
-        deltas.append(TokenDelta(sequence.request.id, [], reason, failure=failure_of(error) if error else None))
-
-    def _forget(self, sequence: Sequence, reason: FinishReason) -> None:
-        self._intake.remove(sequence)
-        del self._live[sequence.request.id]
-        self._tally.finished(reason)
-
-    def _die(self, error: EngineDied, deltas: list[TokenDelta]) -> Outcome:
+    def _die(self, error: EngineDied) -> Outcome:
         """End every request; the engine takes no more."""
         logger.critical("The engine is dead: %s", error)
         self._dead = error
         self._overlap.drop()
-        for sequence in list(self._live.values()):
-            self._finish(sequence, "error", deltas, error)
+        self._requests.finish_all(error)
         return Outcome.FATAL
 
     def stats(self) -> EngineStats:
@@ -334,14 +268,11 @@ class Engine:
     def check_invariants(self) -> None:
         """Raise EngineError unless requests, queue, running set and cache blocks agree. Call between steps."""
         self._scheduler.check_invariants()
-        held = [*self._scheduler.sequences(), *self._intake.grammars]
-        if {id(sequence) for sequence in held} != {id(sequence) for sequence in self._live.values()}:
-            raise EngineError("The live requests are not those that the scheduler holds.")
+        self._requests.check_invariants()
 
     def close(self) -> None:
         """Give back session and cache; requests in flight are dropped. Safe to call twice."""
-        self._live.clear()
-        self._cancelled.clear()
+        self._requests.drop()
         self._overlap.drop()
         self._dead = self._dead or EngineDied("The engine was closed.")
         self._intake.grammars.close()

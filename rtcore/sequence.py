@@ -107,6 +107,11 @@ class Sequence:
         return scored and self.request.read_cache
 
     @property
+    def prompt_only(self) -> bool:
+        """Whether nothing that is generated counts, only the prompt."""
+        return self.limit == self.prompt_length
+
+    @property
     def pending(self) -> int:
         """Known tokens that are not in the cache yet; 1 for a sequence that decodes."""
         return self.length - self.computed

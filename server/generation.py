@@ -7,8 +7,6 @@ import uuid
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from ops.errors import EngineError, InvalidRequest
 from rtcore.decoding.params import SamplingParams
 from rtcore.process.stream import TokenStream
@@ -98,16 +96,10 @@ class Generation:
         prompts: list[list[int]],
         params: SamplingParams,
         terms: ServiceTerms,
-        *,
-        prompt_only: bool = False,
     ) -> None:
-        """prompt_only: nothing that is generated counts, only the prompt that is echoed.
-
-        Raises InvalidRequest or ContextLengthExceeded for a prompt that does not fit.
-        """
+        """Raises InvalidRequest or ContextLengthExceeded for a prompt that does not fit."""
         self.params = params
         self.tokenizer = service.text.tokenizer
-        self._prompt_only = prompt_only
         self._completion_tokens = 0
         self.id = uuid.uuid4().hex
         self._service = service
@@ -151,8 +143,6 @@ class Generation:
                 raise EngineError("The engine ended the request before it was finished.", remedy="Try again.")
             choice = self._of_id[tokens.id]
             delta = choice.stream.feed(tokens)
-            if self._prompt_only:
-                delta = _without_answer(choice, delta)
             choice.take(delta)
             self._completion_tokens += len(delta.token_ids)
             if delta.cut:
@@ -189,12 +179,3 @@ class Generation:
         """Tokens so far: prompts once each, and answers up to where their text ends, all of best_of."""
         completion = self._completion_tokens
         return Usage(self._prompt_tokens, completion, self._prompt_tokens + completion)
-
-
-def _without_answer(choice: Choice, delta: TextDelta) -> TextDelta:
-    """A delta's part of the prompt."""
-    text = delta.text[: choice.stream.echoed] if delta.begins else ""
-    finish = None if delta.finish_reason is None else "length"
-    return msgspec.structs.replace(
-        delta, text=text, token_ids=[], finish_reason=finish, stop_reason=None, shown=0, logprobs=[], offsets=[]
-    )

@@ -34,9 +34,9 @@ std::string text_of(const std::pair<char, int64_t>* given, size_t count) {
 int Kernel::constant(const char* name) const {
   const auto found = constants.find(name);
   if (found == constants.end())
-    throw Failure("kernel " + key + " was packed without its constant " + name + ". Export the model anew.");
+    throw Failure("kernel " + key + " was packed without its constant " + name + "." + kMisfit);
   if (found->second < 1)
-    throw Failure("kernel " + key + " was packed with " + name + " of 0. Export the model anew.");
+    throw Failure("kernel " + key + " was packed with " + name + " of 0." + kMisfit);
   return found->second;
 }
 
@@ -104,7 +104,7 @@ const Kernel& Device::find(const std::string& key, int64_t rows, int64_t columns
     }
   }
   throw Failure("the bundle packs no kernel " + key + " for " + std::to_string(rows) + " rows of " +
-                std::to_string(columns) + " columns. Export the model anew with this version.");
+                std::to_string(columns) + " columns." + kMisfit);
 }
 
 char* Device::scratch(size_t bytes) const {
@@ -136,7 +136,7 @@ void Device::expect(const Kernel& kernel, const std::pair<char, int64_t>* given,
   }
   if (!fits) {
     throw Failure("kernel " + kernel.key + " takes " + kernel.arguments + " (capitals: multiples of 16), but is given " +
-                  text_of(given, count) + ". The bundle and this version do not fit: export the model anew.");
+                  text_of(given, count) + "." + kMisfit);
   }
 }
 

@@ -16,7 +16,7 @@ const Kernel& norm_kernel(const Session& session, const Call& call, const char* 
   const Kernel& kernel = session.device.find(session.key(name), 1, columns);
   if (columns > kernel.constant("BLOCK")) {
     call.refuse("input x has " + std::to_string(columns) + " columns, but the bundle's kernel " + kernel.key +
-                " was compiled for up to " + std::to_string(kernel.constant("BLOCK")) + ". Export the model anew.");
+                " was compiled for up to " + std::to_string(kernel.constant("BLOCK")) + "." + kMisfit);
   }
   return kernel;
 }

@@ -41,7 +41,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     that the answer may not hold as the tokens that they are written with; bad_word_ids: the same as token ids,
     which the text side adds.
 
-    max_tokens: tokens to generate at most; None means as many as the context has room for. min_tokens: before that
+    max_tokens: tokens to generate at most; None means as many as the context has room for; with echo it may be 0,
+    and the prompt is the whole answer. min_tokens: before that
     many neither a stop id nor a stop string ends the sequence. stop: strings that end the text (cut off unless
     include_stop_str_in_output). stop_token_ids: ids that do. ignore_eos: the model's own stop ids do not.
 
@@ -199,7 +200,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return name, found[name]
 
     def _check_end(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 1:
+        if self.max_tokens is not None and self.max_tokens < (0 if self.echo else 1):
             raise _out_of_range("max_tokens", self.max_tokens, "at least 1")
         if self.min_tokens < 0:
             raise _out_of_range("min_tokens", self.min_tokens, "at least 0")

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from ops.cuda import CudaDevice, Kernel
+from ops.cuda import CudaDevice, Kernel, misfit
 from ops.errors import BundleDamaged, EngineError, WrongTarget
 from rtcore.bundle import Bundle
 from rtcore.kernels import KernelSet, folder_of, index_of
@@ -74,16 +74,13 @@ def load_kernels(bundle: Bundle, variant: Variant, device: CudaDevice) -> str:
 
 
 def of_bundle(error: EngineError, variant: Variant) -> BundleDamaged | None:
-    """What a failure of the first steps says of the bundle, where an operator asks for another export because
-    kernels or weights are not what this version launches; else None.
-
-    Operators' errors come through ONNX Runtime as text, which is all that tells them apart.
-    """
-    if "xport the model anew" not in error.why:
+    """What a failure of the first steps says of the bundle, where an operator says that kernels or weights are not
+    what this version launches (`ops.cuda.misfit`); else None."""
+    if misfit() not in error.why:
         return None
     return BundleDamaged(
         f"The kernels of {variant.step} and this version of Ortolan do not fit.",
-        why=error.why,
+        why=error.why.replace(misfit(), ""),
         remedy="Export the model anew with this version.",
         param=variant.step,
     )

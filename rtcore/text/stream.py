@@ -37,8 +37,8 @@ class TextDelta(msgspec.Struct, frozen=True):
 class TextStream:
     """One sequence; `feed` takes its deltas in order. `finished` is set with the last text.
 
-    echoed: characters of the prompt's text that the answer begins with; prompt_offsets: where in it each token of
-    the prompt begins. Both without echo are 0 and empty.
+    prompt_offsets: where in the prompt's text, with which the answer begins, each token of the prompt begins; empty
+    without echo.
     """
 
     def __init__(self, tokenizer: Tokenizer, request: EngineRequest) -> None:
@@ -54,7 +54,6 @@ class TextStream:
         self._length = 0
         self._begun = False
         self._echo = "".join(self._shown(token_id) for token_id in request.prompt_ids) if params.echo else ""
-        self.echoed = len(self._echo)
 
     def _shown(self, token_id: int) -> str:
         """The text of a token of the prompt."""

@@ -30,9 +30,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     terms = service.terms(asked.terms(), tenant_of(request, service.config.tenant_header))
     generation = await service.text_work(
         len(body),
-        lambda: Generation(
-            service, _prompts(service, asked, params.sequences), params, terms, prompt_only=asked.prompt_only
-        ),
+        lambda: Generation(service, _prompts(service, asked, params.sequences), params, terms),
     )
     reply = CompletionReply(service, generation, asked)
     async with generation:

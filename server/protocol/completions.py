@@ -66,15 +66,8 @@ class CompletionRequest(SharedFields, frozen=True, kw_only=True, forbid_unknown_
         return [ids] if ids else [*texts, *lists]
 
     @property
-    def prompt_only(self) -> bool:
-        """Whether the answer is the echoed prompt and nothing else."""
-        return bool(self.echo) and self.max_tokens == 0
-
-    @property
     def answer_limit(self) -> int:
-        """max_tokens of the engine's request, which generates one token at least."""
-        if self.prompt_only:
-            return 1
+        """max_tokens of the engine's request."""
         return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
     def sampling_fields(self) -> dict[str, Any]:

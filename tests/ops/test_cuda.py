@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).with_name("fake_driver.c")
 PRELUDE = """
 import numpy as np
-from ops.cuda import CudaDevice, Kernel, SampleCall
+from ops.cuda import CudaDevice, Kernel, SampleCall, misfit
 from ops.errors import EngineError, OutOfDeviceMemory, WrongTarget
 
 def kernel(key="sample_feed", arguments="PPPi", constants={"BLOCK": 64}, **changed):
@@ -161,6 +161,7 @@ for tokens, ids in ((100, memory), (160, memory + 8)):
         device.feed(memory, memory, ids, tokens)
     except EngineError as error:
         assert "kernel sample_feed" in error.why and "multiples of 16" in error.why, error.why
+        assert error.why.endswith(misfit())
     else:
         raise AssertionError(tokens)
 """,
@@ -176,11 +177,35 @@ device = CudaDevice()
 try:
     device.feed(0, 0, 0, 1)
 except EngineError as error:
-    assert "packs no kernel sample_feed" in error.why and "Export" in error.why
+    assert "packs no kernel sample_feed" in error.why and error.why.endswith(misfit())
 else:
     raise AssertionError
 """,
     )
+
+
+def test_a_kernel_without_what_it_was_compiled_with_does_not_fit(driver: Path) -> None:
+    run(
+        driver,
+        """
+device = CudaDevice()
+device.add_kernel(kernel(constants={}))
+device.add_kernel(kernel("sample_part/read", constants={"PART": 0}))
+for call in (lambda: device.feed(0, 0, 0, 1), lambda: device.reserve_sample(1, 64)):
+    try:
+        call()
+    except EngineError as error:
+        assert error.why.endswith(misfit()), error.why
+    else:
+        raise AssertionError
+""",
+    )
+
+
+def test_every_operator_that_asks_for_another_export_says_so_alike() -> None:
+    """The text is how a bundle that does not fit is told from a step that failed, so it stands in one place."""
+    sources = sorted((Path(__file__).parents[2] / "ops" / "src").glob("*.[ch]*"))
+    assert [path.name for path in sources if "xport the model anew" in path.read_text()] == ["failure.h"]
 
 
 def test_what_was_opened_is_given_back_when_cublas_is_missing(driver: Path, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def check_preemption(model: Model, truth: list[Answer], moment: int, swap_bytes:
     step = ScheduledStep()
     for victim in list(engine._scheduler._active.running):
         engine._scheduler._active.preempt(victim, step)
-    assert step.preempted and engine._prepare(step, []) is Outcome.COMMITTED
+    assert step.preempted and engine._prepare(step) is Outcome.COMMITTED
     assert answers(drain(engine, deltas)) == truth
     assert (engine.stats().swaps > 0) == (swap_bytes > 0)
 

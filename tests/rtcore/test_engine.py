@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from ops.errors import (
@@ -15,7 +16,7 @@ from ops.errors import (
 from rtcore.decoding.params import SamplingParams
 from rtcore.request import EngineRequest
 from tests.rtcore.engine_requests import PROMPTS, assert_clean, greedy, request
-from tests.rtcore.fakes import Deltas, FakeExecutor, advance, drain, fake_engine, tokens_of
+from tests.rtcore.fakes import Deltas, FakeExecutor, advance, drain, fake_engine, fake_logits, tokens_of
 
 
 def alone(number: int, **params: object) -> list[int]:
@@ -129,6 +130,31 @@ class TestSubmit:
         engine = fake_engine(context_length=32, stop_ids=())
         engine.submit(EngineRequest("x", [3] * 20, SamplingParams(max_tokens=12, temperature=0)))
         assert len(tokens_of(drain(engine)["x"])) == 12
+
+    @pytest.mark.parametrize("cached", [False, True])
+    @pytest.mark.parametrize("length", [32, 64])
+    def test_a_prompt_that_fills_the_context_can_be_scored(self, length: int, cached: bool) -> None:
+        """By the model's context of 64, and by a cache of 8 blocks of 4 tokens."""
+        executor = FakeExecutor(num_blocks=[8 if length == 32 else 20], block_size=4)
+        engine = fake_engine(executor, context_length=64, stop_ids=())
+        prompt = [3 + place % 50 for place in range(length)]
+        if cached:
+            engine.submit(EngineRequest("before", prompt[:-1], SamplingParams(max_tokens=1)))
+            drain(engine)
+        params = SamplingParams(max_tokens=0, echo=True, prompt_logprobs=1, logprobs=1)
+        engine.submit(EngineRequest("x", prompt, params))
+        deltas = drain(engine)["x"]
+        assert tokens_of(deltas) == [] and not any(delta.logprobs for delta in deltas)
+        assert [delta.finish_reason for delta in deltas if delta.finish_reason] == ["length"]
+        told = [one for delta in deltas for one in delta.prompt_logprobs]
+        for place, one in enumerate(told, start=1):
+            logits = fake_logits(prompt[:place], 97)
+            logprob = logits[prompt[place]] - np.log(np.exp(logits).sum())
+            assert one.logprob == pytest.approx(logprob, abs=1e-4)
+        assert len(told) == length - 1
+        with pytest.raises((ContextLengthExceeded, CacheTooSmall)):
+            engine.submit(EngineRequest("y", [*prompt, 3], params))
+        assert_clean(engine)
 
     def test_queue_is_bounded(self) -> None:
         engine = fake_engine(max_queue=2)

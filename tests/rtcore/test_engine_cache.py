@@ -87,7 +87,7 @@ def test_whatever_ends_a_request_leaves_what_it_decoded(end: str) -> None:
         active = engine._scheduler._active
         active.preempt(active.least_important(), step)
         assert len(step.saves) == (end == "swap")
-        assert engine._prepare(step, []) is Outcome.COMMITTED
+        assert engine._prepare(step) is Outcome.COMMITTED
     engine.submit(request("b", [*known, 9], priority=-1))
     advance(engine, deltas)
     assert engine.stats().cache.hit_tokens == len(known) - 1
@@ -207,7 +207,7 @@ def test_blocks_that_could_not_be_moved_are_computed_anew(when: str) -> None:
             engine._scheduler._active.preempt(victim, step)
         assert len(step.saves) == 3
         prepared = Outcome.COMMITTED if when == "load" else Outcome.RETRYABLE_ABORT
-        assert engine._prepare(step, []) is prepared
+        assert engine._prepare(step) is prepared
         executor.failures = int(when == "load")
         outcome = advance(engine, deltas).outcome
         assert outcome is (Outcome.RETRYABLE_ABORT if when == "load" else Outcome.COMMITTED)

@@ -217,7 +217,7 @@ class EngineMachine(RuleBasedStateMachine):
         victim = data.draw(st.sampled_from(list(self.engine._scheduler._active.running)))
         step = ScheduledStep()
         self.engine._scheduler._active.preempt(victim, step)
-        assert self.engine._prepare(step, []) is Outcome.COMMITTED
+        assert self.engine._prepare(step) is Outcome.COMMITTED
         self.engine.check_invariants()
 
     def bad(self) -> list[str]:

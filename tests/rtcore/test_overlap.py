@@ -285,11 +285,11 @@ class OverlapMachine(EngineMachine):
 
     def land(self) -> None:
         """What the test does past the engine it does while nothing is in flight."""
-        deltas: list[Any] = []
-        self.engine._land(deltas)
-        for delta in deltas:
+        self.engine._land()
+        requests = self.engine._requests
+        for delta in requests.take_deltas():
             self.deltas.setdefault(delta.id, []).append(delta)
-        self.engine._cancelled = [name for name in self.engine._cancelled if name in self.engine._live]
+        requests._cancelled = [name for name in requests._cancelled if name in requests._sequences]
 
     @precondition(lambda self: self.engine._scheduler._active.running)
     @rule(data=st.data())
@@ -299,7 +299,7 @@ class OverlapMachine(EngineMachine):
         if running:
             step = ScheduledStep()
             self.engine._scheduler._active.preempt(data.draw(st.sampled_from(running)), step)
-            assert self.engine._prepare(step, []) is Outcome.COMMITTED
+            assert self.engine._prepare(step) is Outcome.COMMITTED
         self.engine.check_invariants()
 
     @precondition(lambda self: not self.engine._runner._isolate and all(self.ended(name) for name in self.bad()))

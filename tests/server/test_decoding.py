@@ -153,6 +153,19 @@ async def test_echo_without_an_answer(real: Running) -> None:
 
 
 @in_module_loop
+async def test_a_prompt_that_fills_the_context_is_scored(real: Running) -> None:
+    room = real.service.context_length
+    prompt = [100 + place % 7 for place in range(room)]
+    body = await complete(real, prompt=prompt, echo=True, logprobs=0, max_tokens=0)
+    (choice,) = body["choices"]
+    assert choice["finish_reason"] == "length"
+    assert len(choice["logprobs"]["token_logprobs"]) == body["usage"]["prompt_tokens"] == room
+    assert body["usage"]["completion_tokens"] == 0
+    status, body = await real.complete([*prompt, 100], echo=True, max_tokens=0)
+    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+
+
+@in_module_loop
 async def test_prompt_log_probabilities(real: Running) -> None:
     text = await complete(real, prompt_logprobs=2, n=2, max_tokens=1)
     prompt = real.service.text.encode(PROMPT)
