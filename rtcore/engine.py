@@ -184,11 +184,10 @@ class Engine:
         outcome = Outcome.COMMITTED if self._overlap.go_ahead() else self._land()
         if outcome is Outcome.COMMITTED:
             outcome = self._run_next(bool(accepted), flying)
-        if self._clock() - self._maintained >= _MAINTENANCE_SECONDS:
+        if self._requests and self._clock() - self._maintained >= _MAINTENANCE_SECONDS:
             self.maintain()
-        if self._check_every_step or not (self._requests or self._idle_checked):
+        if self._check_every_step:
             self.check_invariants()
-            self._idle_checked = not self._requests
         return StepResult(outcome, self._requests.take_deltas(), accepted)
 
     def _run_next(self, accepted: bool, flying: bool) -> Outcome:
@@ -223,13 +222,19 @@ class Engine:
         return Outcome.PREPARING
 
     def maintain(self) -> None:
-        """Let cached blocks expire and give memory of idle blocks back; to be called when there is no work too."""
+        """Let cached blocks expire, give memory of idle blocks back, and look for leaks once nothing runs.
+
+        Steps with requests do it now and then; without any it is to be called when nobody waits.
+        """
         self._maintained = self._clock()
         self._blocks.cache.expire()
         for group, pool in enumerate(self._blocks.pools):
             idle = pool.idle_memory()
             if len(idle):
                 self._executor.release_blocks(group, idle)
+        if not (self._requests or self._idle_checked):
+            self.check_invariants()
+            self._idle_checked = True
 
     def _prepare(self, step: ScheduledStep) -> Outcome:
         """Move the blocks that the step needs moved. If that fails, the sequences concerned start anew."""

@@ -26,9 +26,9 @@ class QuietSocket:
         self.sent.append(message)
 
 
-def test_every_round_without_work() -> None:
+def test_after_every_wait_without_work() -> None:
     engine = FakeEngine(EngineConfig())
     socket = QuietSocket()
     EngineLoop(engine, socket, heartbeat=0.25).run()  # type: ignore[arg-type]
-    assert engine.maintained == 3
+    assert engine.maintained == 2
     assert socket.waits == [0, 250, 250, 250]
