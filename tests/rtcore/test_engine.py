@@ -273,6 +273,7 @@ def test_stats_count_tokens() -> None:
 
 def test_idle_engines_check_themselves_and_notice_a_leak() -> None:
     engine = fake_engine()
+    engine._check_every_step = False
     engine.submit(request(1))
     engine._blocks.pools[0].take(1)
     while engine.has_work:
