@@ -6,6 +6,7 @@ from rtcore.command import Command
 from server.bench.compare.command import COMPARE
 from server.bench.gpu import GPU
 from server.bench.grammar import GRAMMAR
+from server.bench.http import HTTP
 from server.bench.perplexity import PERPLEXITY
 from server.bench.profile import PROFILE
 from server.bench.run import RUN
@@ -27,4 +28,5 @@ BENCHMARKS: tuple[Command, ...] = (
     COMPARE,
     SCALING,
     GPU,
+    HTTP,
 )
