@@ -47,12 +47,15 @@ def gpu_bundle(request: pytest.FixtureRequest) -> Path:
     return given.resolve()
 
 
-def answers(bundle: Path, together: bool, rounds: int = 1, **config: Any) -> list[tuple[list[int], list[float]]]:
-    """Greedy tokens of each prompt and their log-probabilities, of the last of several rounds."""
+def answers(
+    bundle: Path, together: bool, rounds: int = 1, before: str = "", **config: Any
+) -> list[tuple[list[int], list[float]]]:
+    """Greedy tokens of each prompt, behind a common text, and their log-probabilities, of the last of the rounds."""
     params = SamplingParams(temperature=0, max_tokens=TOKENS, logprobs=0, ignore_eos=True)
+    prompts = [before + prompt for prompt in PROMPTS]
     with LLM(bundle, target="cuda", check="sizes", debug_invariants=True, **config) as llm:
         for _ in range(rounds):
-            batches = [PROMPTS] if together else [[prompt] for prompt in PROMPTS]
+            batches = [prompts] if together else [[prompt] for prompt in prompts]
             outputs = [output for batch in batches for output in llm.generate(batch, params)]
     found = []
     for output in outputs:
@@ -85,6 +88,14 @@ def test_together(gpu_bundle: Path, alone: Any) -> None:
 
 def test_after_a_prefix_hit(gpu_bundle: Path, alone: Any) -> None:
     agree(alone, answers(gpu_bundle, together=True, rounds=2))
+
+
+def test_short_prompts_behind_a_long_cached_beginning(gpu_bundle: Path) -> None:
+    """Some ten new tokens and more than a thousand old ones: the context is cut into pieces."""
+    before = "The rain in Spain stays mainly in the plain. " * 110
+    whole = answers(gpu_bundle, together=False, before=before, prefix_cache=False)
+    agree(whole, answers(gpu_bundle, together=False, before=before))
+    agree(whole, answers(gpu_bundle, together=True, before=before))
 
 
 def test_in_small_chunks(gpu_bundle: Path, alone: Any) -> None:
