@@ -50,7 +50,7 @@ def gpu_bundle(request: pytest.FixtureRequest) -> Path:
 def answers(
     bundle: Path, together: bool, rounds: int = 1, before: str = "", **config: Any
 ) -> list[tuple[list[int], list[float]]]:
-    """Greedy tokens of each prompt, behind a common text, and their log-probabilities, of the last of the rounds."""
+    """Greedy tokens of each prompt, behind a common text, and their log-probabilities, of the last round."""
     params = SamplingParams(temperature=0, max_tokens=TOKENS, logprobs=0, ignore_eos=True)
     prompts = [before + prompt for prompt in PROMPTS]
     with LLM(bundle, target="cuda", check="sizes", debug_invariants=True, **config) as llm:
