@@ -49,13 +49,24 @@ int unit_expand_from(const QuantForm& form) {
   return form.bits == 4 ? kUnitRows : 0;
 }
 
+// Where the codes of a row go in a panel of the unit: each group into its place, padded with zeros.
+template <int kGroup>
+struct UnitRow {
+  static constexpr int kRoom = kGroup == 32 ? kUnitDepth : kGroup;
+  int8_t* out;  // of the row's first group
+
+  int8_t* place(int64_t group) { return out + group * kUnitRows * kRoom; }
+  void finish(int64_t group) {
+    if (kRoom > kGroup) __builtin_memset(place(group) + kGroup, 0, kRoom - kGroup);
+  }
+};
+
 void quantise_unit_row(const QuantForm& form, const float* x, int64_t columns, const QuantPanel& panel, int row) {
   if (panel.rows < kUnitRows) return quantise_row(form, x, columns, panel, row);
-  const int64_t room = unit_group_room(form), group_bytes = kUnitRows * room;
-  int8_t* out = panel.codes + row * room;
-  quantise_groups(form, x, columns, panel.scales + row, panel.rows, [&](int64_t group, const int8_t* codes) {
-    __builtin_memcpy(out + group * group_bytes, codes, static_cast<size_t>(form.group));
-    __builtin_memset(out + group * group_bytes + form.group, 0, static_cast<size_t>(room - form.group));
+  int8_t* const out = panel.codes + row * unit_group_room(form);
+  by_group(form.group, [&](auto group) {
+    constexpr int kGroup = decltype(group)::value;
+    round_row<kGroup>(form, x, columns, panel.scales + row, panel.rows, UnitRow<kGroup>{out});
   });
 }
 
