@@ -2,10 +2,10 @@
 // Included after path_codes.h and tile_unit.h, or what stands for it.
 //
 // The unit adds up the integers of a group, 64 columns at a time or the 32 of a short group. Sums go through memory to
-// vectors, which scale and add them as multiply_rows does, in the same order, to the same bits. Unit and vectors work
-// at the same time: a step of the loop multiplies two groups of two tiles, stores the sums of the two before and scales
-// those of the two before these. What bounds it are the loads of vectors, so that two tiles share each row's scales,
-// and two groups the loading and storing of a row's sum.
+// vectors, which scale and add them as multiply_rows does, in the same order, to the same bits. Unit and vectors
+// take turns: a step of the loop multiplies two groups of two tiles, stores the sums of the two before and scales those
+// of the two before these. Two tiles share each row's scales as they are loaded, two groups the loading and storing of
+// a row's sum.
 #pragma once
 
 #include <type_traits>
