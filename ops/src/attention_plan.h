@@ -38,7 +38,7 @@ struct AttentionItem {
 struct AttentionPlan {
   AttentionPlan(const AttentionInputs& inputs, const AttentionAttributes& attributes);
 
-  // Rows of a tile at most: enough to turn each key once for many queries, few enough for their scores to stay in cache.
+  // Rows of a tile at most: enough to turn each key once for many queries, few enough to keep their scores in cache.
   static constexpr int kTileRows = 128;
 
   std::vector<AttentionTile> tiles;

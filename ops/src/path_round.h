@@ -25,9 +25,8 @@ int panel_rows(const QuantForm&, int64_t rows) {
   return rows >= kPanelMost ? kPanelMost : rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
 }
 
-// Where the codes of a row go: to a few groups of it in memory of their own, from which `spread` lays them out by
-// quads. With two bytes a code these become words, of each quad the even two before the odd two, as dot_pairs.h reads
-// them.
+// Where the codes of a row go in a panel: a group at a time into memory of its own, and from there quad by quad. With
+// two bytes a code they become words, of each quad the even two before the odd two, as dot_pairs.h reads them.
 template <int kGroup, int kBytes>
 struct QuadRow {
   int8_t* out;  // of the row's first quad
@@ -48,8 +47,8 @@ struct QuadRow {
   }
 };
 
-// The largest magnitudes of kGroups groups, and what makes the row's products NaN where it holds infinities or NaN:
-// the sum of x * 0 is 0 or NaN.
+// The largest magnitudes of some groups; and adds to `poison` what makes the row's products NaN where it holds
+// infinities or NaN: x * 0 is 0 or NaN.
 template <int kGroup>
 inline void largest_of_groups(const float* x, int groups, float* largest, F* poison) {
   for (int g = 0; g < groups; ++g, x += kGroup) {

@@ -2,10 +2,9 @@
 // Included after path_codes.h and tile_unit.h, or what stands for it.
 //
 // The unit adds up the integers of a group, 64 columns at a time or the 32 of a short group. Sums go through memory to
-// vectors, which scale and add them as multiply_rows does, in the same order, to the same bits. Unit and vectors
-// take turns: a step of the loop multiplies two groups of two tiles, stores the sums of the two before and scales those
-// of the two before these. Two tiles share each row's scales as they are loaded, two groups the loading and storing of
-// a row's sum.
+// vectors, which scale and add them as multiply_rows does, in the same order, to the same bits. A step of the loop
+// multiplies two groups of two tiles, stores the sums of the two before and scales those of the two before these, in
+// turns. Two tiles share each row's scales as they are loaded, two groups the loading and storing of a row's sum.
 #pragma once
 
 #include <type_traits>
@@ -32,8 +31,6 @@ void release_shapes() {
   unit::release();
   shaped_depth() = 0;
 }
-
-int unit_group_room(const QuantForm& form) { return form.group; }
 
 int unit_panel_rows(const QuantForm& form, int64_t rows) {
   const bool by_unit = rows >= (form.group < kUnitDepth ? kManyUnitRows : kUnitRows) && form.group >= 32;
@@ -214,7 +211,6 @@ void multiply_tiles_by_unit(const QuantTile* tile, int tiles, const QuantPanel& 
 
 constexpr Kernels tile_table(const char* name) {
   Kernels table = path_table(name);
-  table.group_room = unit_group_room;
   table.panel_rows = unit_panel_rows;
   table.quantise_row = quantise_unit_row;
   table.expand_from = unit_expand_from;

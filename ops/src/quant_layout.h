@@ -40,10 +40,9 @@ struct QuantTile {
 };
 
 // A few rows of activations in int8, each padded with zeros to whole groups: the first four codes of each row, then
-// the next four of each, and so on (16 rows, for a matrix unit: of each group row after row); for each
-// group the scales of a code, one a row, then one number a row more, which is the codes' sum times their scale for
-// weights with minima, and else, as int32, the codes' sum times -2^(bits - 1): what a product of symmetric codes
-// starts from.
+// the next four of each, and so on (16 rows, for a matrix unit: of each group row after row); for each group the scales
+// of a code, one a row, then one number a row more, which is the codes' sum times their scale for weights with minima,
+// and else, as int32, the codes' sum times -2^(bits - 1): what a product of symmetric codes starts from.
 struct QuantPanel {
   int8_t* codes;
   float* scales;
