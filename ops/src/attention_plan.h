@@ -38,8 +38,8 @@ struct AttentionItem {
 struct AttentionPlan {
   AttentionPlan(const AttentionInputs& inputs, const AttentionAttributes& attributes);
 
-  // Rows of a tile at most: enough to read each key once for many queries, few enough to stay in cache.
-  static constexpr int kTileRows = 64;
+  // Rows of a tile at most: enough to turn each key once for many queries, few enough to keep their scores in cache.
+  static constexpr int kTileRows = 128;
 
   std::vector<AttentionTile> tiles;
   std::vector<AttentionItem> items;

@@ -33,7 +33,7 @@ inline F silu(F x) {
   const F one = simd::set1(1.0f);
   const F e = simd::exp_nonpositive(simd::sub(simd::zero(), simd::abs(x)));
   const F top = simd::if_less(x, simd::zero(), e, one);
-  return simd::mul(x, simd::div(top, simd::add(one, e)));
+  return simd::mul(x, simd::mul(top, simd::reciprocal(simd::add(one, e))));
 }
 
 inline F gelu(F x) {

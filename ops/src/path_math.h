@@ -8,24 +8,29 @@ namespace ortolan {
 namespace {
 namespace simd {
 
+// Adding it rounds to whole numbers and leaves n + 127 in the low bits: 1.5 * 2^23 + 127.
+constexpr float kWholeShift = 12583039.0f;
+
 // exp(x) for x <= 0: relative error below 2^-23; exactly 0 below -87.33, where the result would be subnormal.
 inline F exp_nonpositive(F x) {
-  const F n = round(mul(x, set1(1.44269504f)));
+  const F shift = set1(kWholeShift);
+  const F t = fma(x, set1(1.44269504f), shift);
+  const F n = sub(t, shift);
   // r = x - n ln 2 in two pieces; the first has 9 significant bits, so that n * piece is exact.
   F r = fma(n, set1(-0.693359375f), x);
   r = fma(n, set1(2.12194440e-4f), r);
-  F q = set1(1.381446475e-3f);
-  q = fma(q, r, set1(8.368780622e-3f));
-  q = fma(q, r, set1(4.166839426e-2f));
-  q = fma(q, r, set1(1.666652011e-1f));
-  q = fma(q, r, set1(4.999999341e-1f));
-  const F p = add(fma(mul(r, r), q, r), set1(1.0f));
-  return if_less(x, set1(-87.33f), zero(), mul(p, power_of_two(n)));
+  F p = set1(1.381446475e-3f);
+  p = fma(p, r, set1(8.368780622e-3f));
+  p = fma(p, r, set1(4.166839426e-2f));
+  p = fma(p, r, set1(1.666652011e-1f));
+  p = fma(p, r, set1(4.999999341e-1f));
+  p = add(fma(mul(r, r), p, r), set1(1.0f));
+  return if_less(x, set1(-87.33f), zero(), mul(p, power_of_low_bits(t)));
 }
 
 // 2^x for x <= 0: relative error below 2^-22.4; exactly 1 for 0, exactly 0 below -126.5. NaN stays NaN.
 inline F exp2_nonpositive(F x) {
-  const F shift = set1(12583039.0f);  // 1.5 * 2^23 + 127: adding it rounds to whole numbers, kept in the low bits
+  const F shift = set1(kWholeShift);
   x = max(set1(-127.0f), x);
   const F t = add(x, shift);
   const F r = sub(x, sub(t, shift));

@@ -1,11 +1,10 @@
 // Products of panels of 16 rows with tiles of quantised weights by a matrix unit.
 // Included after path_codes.h and tile_unit.h, or what stands for it.
 //
-// The unit adds up the integers of a group, 64 columns at a time. A group of 32 is multiplied together with what
-// lies behind its codes, by activations that are zero there: full registers load and store faster than others.
-// Sums go through memory to vectors, which scale and add them as multiply_rows does, in the same order, to the same
-// bits. A step of the loop multiplies one group, stores the sums of an earlier one and scales those of one before
-// that, in turns: the unit's instructions are few and long, and wait for one another when they come together.
+// The unit adds up the integers of a group, 64 columns at a time or the 32 of a short group. Sums go through memory to
+// vectors, which scale and add them as multiply_rows does, in the same order, to the same bits. A step of the loop
+// multiplies two groups of two tiles, stores the sums of the two before and scales those of the two before these, in
+// turns. Two tiles share each row's scales as they are loaded, two groups the loading and storing of a row's sum.
 #pragma once
 
 #include <type_traits>
@@ -18,165 +17,200 @@ namespace {
 constexpr int kUnitRows = 16;
 // Rows from which on groups of 32, which leave half of the unit idle, are faster by it than by vectors.
 constexpr int kManyUnitRows = 64;
-// Steps from a product to the storing of its sums, and to their scaling.
-constexpr int kStoreLag = 2, kScaleLag = 3;
-// Sets of registers and of memory for sums, used by groups in turn.
-constexpr int kSlots = 4;
+// Groups of a step.
+constexpr int kStepGroups = 2;
 
-// Whether this thread's registers have their shapes; only one set of shapes is used.
-bool& unit_is_shaped() {
-  static thread_local bool shaped = false;
-  return shaped;
+// The depth that this thread's registers are shaped for, 0 for none.
+int& shaped_depth() {
+  static thread_local int depth = 0;
+  return depth;
 }
 
 void release_shapes() {
-  if (!unit_is_shaped()) return;
+  if (shaped_depth() == 0) return;
   unit::release();
-  unit_is_shaped() = false;
+  shaped_depth() = 0;
 }
-
-int unit_group_room(const QuantForm& form) { return form.group == 32 ? kUnitDepth : form.group; }
 
 int unit_panel_rows(const QuantForm& form, int64_t rows) {
   const bool by_unit = rows >= (form.group < kUnitDepth ? kManyUnitRows : kUnitRows) && form.group >= 32;
   return by_unit ? kUnitRows : panel_rows(form, rows);
 }
 
-// Nibbles must become bytes, and the codes of groups of 32 lie where it is safe to read on.
+// Nibbles must become bytes; bytes of short groups lie closer to their scales once these are in binary32.
 int unit_expand_from(const QuantForm& form) {
   if (form.group < 32) return 0;
   if (form.group < kUnitDepth) return form.bits == 4 ? expand_from(form) : kManyUnitRows;
   return form.bits == 4 ? kUnitRows : 0;
 }
 
+// Where the codes of a row go in a panel of the unit: each group into its place.
+template <int kGroup>
+struct UnitRow {
+  int8_t* out;  // of the row's first group
+
+  int8_t* place(int64_t group) { return out + group * kUnitRows * kGroup; }
+  void finish(int64_t) {}
+};
+
 void quantise_unit_row(const QuantForm& form, const float* x, int64_t columns, const QuantPanel& panel, int row) {
   if (panel.rows < kUnitRows) return quantise_row(form, x, columns, panel, row);
-  const int64_t room = unit_group_room(form), group_bytes = kUnitRows * room;
-  int8_t* out = panel.codes + row * room;
-  quantise_groups(form, x, columns, panel.scales + row, panel.rows, [&](int64_t group, const int8_t* codes) {
-    __builtin_memcpy(out + group * group_bytes, codes, static_cast<size_t>(form.group));
-    __builtin_memset(out + group * group_bytes + form.group, 0, static_cast<size_t>(room - form.group));
+  int8_t* const out = panel.codes + row * form.group;
+  by_group(form.group, [&](auto group) {
+    constexpr int kGroup = decltype(group)::value;
+    round_row<kGroup>(form, x, columns, panel.scales + row, panel.rows, UnitRow<kGroup>{out});
   });
 }
 
-// Before a group's first product, by the registers of a set.
-template <int kSet>
-inline void load_activations(const int8_t* x, ptrdiff_t row_bytes) {
-  unit::zero<unit::kSums + kSet>();
-  unit::load<unit::kActivations + kSet % 2>(x, row_bytes);
-}
+// Sums of a step's groups, of two tiles each.
+using UnitSums = int32_t[kStepGroups][kTilesAtOnce][kUnitRows][kTile];
 
-// The products of a group, one for each 64 columns; the activations of the first are loaded.
-template <int kSet>
-inline void multiply_codes(const int8_t* x, ptrdiff_t row_bytes, const uint8_t* codes, int room) {
-  constexpr int kTo = unit::kSums + kSet, kLeft = unit::kActivations + kSet % 2, kRight = unit::kCodes + kSet % 2;
-  unit::load<kRight>(codes, 4 * kTile);
-  unit::multiply<kTo, kLeft, kRight>();
-  for (int at = kUnitDepth; at < room; at += kUnitDepth) {
-    unit::load<kLeft>(x + at, row_bytes);
-    unit::load<kRight>(codes + at * kTile, 4 * kTile);
-    unit::multiply<kTo, kLeft, kRight>();
-  }
-}
+// Scales and minima of a step's groups, of two tiles each.
+struct StepScales {
+  F factor[kTileVectors][kStepGroups][kTilesAtOnce];
+  F minimum[kTileVectors][kStepGroups][kTilesAtOnce];
+};
 
-template <int kSet>
-inline void store_sums(int32_t (&sums)[kSlots][kUnitRows][kTile]) {
-  unit::store<unit::kSums + kSet>(sums[kSet], kTile * sizeof(int32_t));
-}
-
-// Scales and adds rows [kFirst, kLast) of a group's sums.
-template <int kFirst, int kLast, bool kMinima, bool kHalf>
-inline void scale_sums(const int32_t (&sums)[kUnitRows][kTile], const uint8_t* side, const float* scales,
-                       F (&y)[kUnitRows][kTileVectors]) {
+template <bool kMinima, bool kHalf>
+inline void load_step(const uint8_t* const (&side)[kTilesAtOnce], size_t group_bytes, int groups, StepScales& to) {
   constexpr int kScaleBytes = kTile * (kHalf ? 2 : 4);
 #pragma GCC unroll 4
   for (int v = 0; v < kTileVectors; ++v) {
-    const F factor = load_scale<kHalf>(side, v);
-    const F minimum = kMinima ? load_scale<kHalf>(side + kScaleBytes, v) : simd::zero();
-#pragma GCC unroll 16
-    for (int r = kFirst; r < kLast; ++r) {
-      I sum = simd::load_bytes(reinterpret_cast<const uint8_t*>(&sums[r][v * kWidth]));
-      if (!kMinima) sum = simd::add_int(sum, spread_offset(scales + kUnitRows + r));
-      y[r][v] = simd::fma(simd::to_float(sum), simd::mul(factor, simd::set1(scales[r])), y[r][v]);
-      if (kMinima) y[r][v] = simd::fma(minimum, simd::set1(scales[kUnitRows + r]), y[r][v]);
+#pragma GCC unroll 2
+    for (int g = 0; g < kStepGroups; ++g) {
+#pragma GCC unroll 2
+      for (int t = 0; t < kTilesAtOnce; ++t) {
+        const uint8_t* of = side[t] + (g < groups ? g * group_bytes : 0);
+        to.factor[v][g][t] = load_scale<kHalf>(of, v);
+        if (kMinima) to.minimum[v][g][t] = load_scale<kHalf>(of + kScaleBytes, v);
+      }
     }
   }
 }
 
-template <bool kMinima, bool kHalf>
-void multiply_by_unit(const QuantTile& tile, const QuantPanel& panel, float* products) {
-  const int groups = tile.groups, room = unit_group_room(tile.form);
-  const size_t group_bytes = tile.form.group_bytes();
-  const ptrdiff_t row_bytes = room;
-  const int8_t* x = panel.codes;
-  const uint8_t* codes = tile.data;
-  const uint8_t* side = tile.data + tile.form.code_bytes();
-  const float* scales = panel.scales;
-  alignas(64) int32_t sums[kSlots][kUnitRows][kTile];
-  F y[kUnitRows][kTileVectors];
-#pragma GCC unroll 16
-  for (int r = 0; r < kUnitRows; ++r) {
+// Adds rows [kFirst, kLast) of the sums of kGroups groups and two tiles, scaled, to y.
+template <int kFirst, int kLast, int kGroups, bool kMinima>
+inline void scale_rows(const UnitSums& sums, const StepScales& step, const float* scales, float* y) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kTileVectors; ++v) y[r][v] = simd::zero();
-  }
-  // Group g is multiplied in set kSet, earlier ones are stored and scaled.
-  const auto step = [&](auto set, int g) __attribute__((always_inline)) {
-    constexpr int kSet = decltype(set)::value;
-    constexpr int kStored = (kSet + kSlots - kStoreLag) % kSlots, kScaled = (kSet + kSlots - kScaleLag) % kSlots;
-    const bool multiplies = g < groups, stores = g >= kStoreLag && g - kStoreLag < groups;
-    const bool scales_one = g >= kScaleLag && g - kScaleLag < groups;
-    const int32_t(&of_group)[kUnitRows][kTile] = sums[kScaled];
-    if (multiplies) {
-      // Scales in binary32 are those of a tile that was expanded, which is in the cache.
-      if constexpr (kHalf) {
-        for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(codes + kAhead + line);
+  for (int v = 0; v < kTileVectors; ++v) {
+#pragma GCC unroll 16
+    for (int r = kFirst; r < kLast; ++r) {
+      F total[kTilesAtOnce];
+#pragma GCC unroll 2
+      for (int t = 0; t < kTilesAtOnce; ++t) total[t] = simd::load(y + (t * kUnitRows + r) * kTile + v * kWidth);
+#pragma GCC unroll 2
+      for (int g = 0; g < kGroups; ++g) {
+        const float* of_row = scales + g * 2 * kUnitRows + r;
+        const F scale = simd::set1(of_row[0]);
+        const F of_sum = kMinima ? simd::set1(of_row[kUnitRows]) : simd::zero();
+#pragma GCC unroll 2
+        for (int t = 0; t < kTilesAtOnce; ++t) {
+          I sum = simd::load_bytes(reinterpret_cast<const uint8_t*>(&sums[g][t][r][v * kWidth]));
+          if (!kMinima) sum = simd::add_int(sum, spread_offset(of_row + kUnitRows));
+          total[t] = simd::fma(simd::to_float(sum), simd::mul(step.factor[v][g][t], scale), total[t]);
+          if (kMinima) total[t] = simd::fma(step.minimum[v][g][t], of_sum, total[t]);
+        }
       }
-      load_activations<kSet>(x, row_bytes);
+#pragma GCC unroll 2
+      for (int t = 0; t < kTilesAtOnce; ++t) simd::store(y + (t * kUnitRows + r) * kTile + v * kWidth, total[t]);
     }
-    if (scales_one) scale_sums<0, 5, kMinima, kHalf>(of_group, side, scales, y);
-    if (multiplies) {
-      multiply_codes<kSet>(x, row_bytes, codes, room);
-      x += kUnitRows * room;
-      codes += group_bytes;
-    }
-    if (scales_one) scale_sums<5, 10, kMinima, kHalf>(of_group, side, scales, y);
-    if (stores) store_sums<kStored>(sums);
-    if (scales_one) {
-      scale_sums<10, kUnitRows, kMinima, kHalf>(of_group, side, scales, y);
-      side += group_bytes;
-      scales += 2 * kUnitRows;
-    }
-  };
-  for (int g = 0; g < groups + kScaleLag; g += kSlots) {
-    step(std::integral_constant<int, 0>{}, g);
-    step(std::integral_constant<int, 1>{}, g + 1);
-    step(std::integral_constant<int, 2>{}, g + 2);
-    step(std::integral_constant<int, 3>{}, g + 3);
   }
-#pragma GCC unroll 16
-  for (int r = 0; r < kUnitRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kTileVectors; ++v) simd::store(products + r * kTile + v * kWidth, y[r][v]);
+}
+
+// Multiplies a group of one tile into register kSums + 2 * kGroup + kOf. Groups of up to 64 columns have a register of
+// activations each, those of 128 both; tile 0 loads what tile 1 reads too.
+template <int kGroup, int kOf, bool kDeep>
+inline void multiply_group(const int8_t* x, ptrdiff_t row_bytes, const uint8_t* codes) {
+  constexpr int kTo = unit::kSums + 2 * kGroup + kOf;
+  constexpr int kLeft = unit::kActivations + (kDeep ? 0 : kGroup), kRight = unit::kCodes + (kDeep ? 0 : kOf);
+  unit::zero<kTo>();
+  if (kOf == 0) unit::load<kLeft>(x, row_bytes);
+  unit::load<kRight>(codes, 4 * kTile);
+  unit::multiply<kTo, kLeft, kRight>();
+  if constexpr (kDeep) {
+    if (kOf == 0) unit::load<unit::kActivations + 1>(x + kUnitDepth, row_bytes);
+    unit::load<unit::kCodes + 1>(codes + kUnitDepth * kTile, 4 * kTile);
+    unit::multiply<kTo, unit::kActivations + 1, unit::kCodes + 1>();
+  }
+}
+
+template <bool kDeep, bool kMinima, bool kHalf>
+void multiply_by_unit(const QuantTile* tile, const QuantPanel& panel, float* products) {
+  const int groups = tile->groups, steps = (groups + kStepGroups - 1) / kStepGroups;
+  const size_t code_bytes = tile->form.code_bytes(), group_bytes = tile->form.group_bytes();
+  const ptrdiff_t row_bytes = tile->form.group;
+  const int8_t* x = panel.codes;
+  const uint8_t* codes[kTilesAtOnce] = {tile[0].data, tile[1].data};
+  const uint8_t* side[kTilesAtOnce] = {tile[0].data + code_bytes, tile[1].data + code_bytes};
+  const float* scales = panel.scales;
+  alignas(64) UnitSums sums[2];
+  for (int i = 0; i < kTilesAtOnce * kUnitRows * kTile; i += kWidth) simd::store(products + i, simd::zero());
+  for (int step = 0; step < steps + 2; ++step) {
+    StepScales of_step;
+    const int scaled = step < 2 ? 0 : groups - kStepGroups * (step - 2);
+    if (scaled > 0) load_step<kMinima, kHalf>(side, group_bytes, scaled, of_step);
+    // A quarter of the step: a group of a tile, and the scaling of four rows around it.
+    const auto quarter = [&](auto at) __attribute__((always_inline)) {
+      constexpr int kQuarter = decltype(at)::value, kGroup = kQuarter / 2, kOf = kQuarter % 2, kRow = 4 * kQuarter;
+      const int group = kStepGroups * step + kGroup;
+      const auto scale_two = [&](auto first) __attribute__((always_inline)) {
+        constexpr int kFirst = decltype(first)::value;
+        if (scaled >= kStepGroups) {
+          scale_rows<kFirst, kFirst + 2, kStepGroups, kMinima>(sums[step % 2], of_step, scales, products);
+        } else if (scaled > 0) {
+          scale_rows<kFirst, kFirst + 2, 1, kMinima>(sums[step % 2], of_step, scales, products);
+        }
+      };
+      if (step >= 1 && group - kStepGroups < groups) {
+        unit::store<unit::kSums + kQuarter>(sums[(step + 1) % 2][kGroup][kOf], kTile * sizeof(int32_t));
+      }
+      scale_two(std::integral_constant<int, kRow>{});
+      if (group < groups) {
+        // Scales in binary32 are those of a tile that was expanded, which is in the cache.
+        if constexpr (kHalf) {
+          for (size_t line = 0; line < group_bytes; line += 64) __builtin_prefetch(codes[kOf] + kAhead + line);
+        }
+        multiply_group<kGroup, kOf, kDeep>(x, row_bytes, codes[kOf]);
+        codes[kOf] += group_bytes;
+        if (kOf == 1) x += kUnitRows * row_bytes;
+      }
+      scale_two(std::integral_constant<int, kRow + 2>{});
+    };
+    quarter(std::integral_constant<int, 0>{});
+    quarter(std::integral_constant<int, 1>{});
+    quarter(std::integral_constant<int, 2>{});
+    quarter(std::integral_constant<int, 3>{});
+    if (step < 2) continue;
+    for (const uint8_t*& of_tile : side) of_tile += kStepGroups * group_bytes;
+    scales += kStepGroups * 2 * kUnitRows;
   }
 }
 
 void multiply_tiles_by_unit(const QuantTile* tile, int tiles, const QuantPanel& panel, float* products) {
   if (panel.rows < kUnitRows) return multiply_tiles(tile, tiles, panel, products);
-  if (!unit_is_shaped()) {
-    unit::configure(kUnitRows, kUnitDepth);
-    unit_is_shaped() = true;
-  }
-  constexpr decltype(&multiply_by_unit<true, true>) kinds[4] = {
-      multiply_by_unit<false, false>, multiply_by_unit<false, true>, multiply_by_unit<true, false>,
-      multiply_by_unit<true, true>};
   const QuantForm& form = tile->form;
-  const auto multiply = kinds[(form.minima ? 2 : 0) + (form.half_scales ? 1 : 0)];
-  for (int t = 0; t < tiles; ++t) multiply(tile[t], panel, products + t * kUnitRows * kTile);
+  const int depth = form.group < kUnitDepth ? form.group : kUnitDepth;
+  if (shaped_depth() != depth) {
+    unit::configure(kUnitRows, depth);
+    shaped_depth() = depth;
+  }
+  constexpr decltype(&multiply_by_unit<true, true, true>) kinds[8] = {
+      multiply_by_unit<false, false, false>, multiply_by_unit<false, false, true>,
+      multiply_by_unit<false, true, false>,  multiply_by_unit<false, true, true>,
+      multiply_by_unit<true, false, false>,  multiply_by_unit<true, false, true>,
+      multiply_by_unit<true, true, false>,   multiply_by_unit<true, true, true>};
+  const auto multiply =
+      kinds[(form.group > kUnitDepth ? 4 : 0) + (form.minima ? 2 : 0) + (form.half_scales ? 1 : 0)];
+  if (tiles == kTilesAtOnce) return multiply(tile, panel, products);
+  // The last of an odd number is multiplied twice.
+  const QuantTile both[kTilesAtOnce] = {tile[0], tile[0]};
+  alignas(64) float twice[kTilesAtOnce * kUnitRows * kTile];
+  multiply(both, panel, twice);
+  __builtin_memcpy(products, twice, sizeof twice / kTilesAtOnce);
 }
 
 constexpr Kernels tile_table(const char* name) {
   Kernels table = path_table(name);
-  table.group_room = unit_group_room;
   table.panel_rows = unit_panel_rows;
   table.quantise_row = quantise_unit_row;
   table.expand_from = unit_expand_from;

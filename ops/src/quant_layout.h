@@ -29,10 +29,7 @@ struct QuantForm {
   size_t group_bytes() const { return code_bytes() + scale_bytes() * (minima ? 2 : 1); }
   // What Kernels::expand makes of it.
   QuantForm expanded() const { return {8, group, minima, false}; }
-  // Its room: a matrix unit reads past the last group, to multiply what is there by zeros.
-  size_t expanded_bytes(int groups) const {
-    return static_cast<size_t>(groups) * expanded().group_bytes() + kTile * kUnitDepth / 2;
-  }
+  size_t expanded_bytes(int groups) const { return static_cast<size_t>(groups) * expanded().group_bytes(); }
 };
 
 // One tile: groups [0, groups) one after the other.
@@ -43,10 +40,9 @@ struct QuantTile {
 };
 
 // A few rows of activations in int8, each padded with zeros to whole groups: the first four codes of each row, then
-// the next four of each, and so on (16 rows, for a matrix unit: row after row, groups of 32 padded to 64); for each
-// group the scales of a code, one a row, then one number a row more, which is the codes' sum times their scale for
-// weights with minima, and else, as int32, the codes' sum times -2^(bits - 1): what a product of symmetric codes
-// starts from.
+// the next four of each, and so on (16 rows, for a matrix unit: of each group row after row); for each group the scales
+// of a code, one a row, then one number a row more, which is the codes' sum times their scale for weights with minima,
+// and else, as int32, the codes' sum times -2^(bits - 1): what a product of symmetric codes starts from.
 struct QuantPanel {
   int8_t* codes;
   float* scales;

@@ -12,10 +12,18 @@ constexpr int64_t kTaskCost = 8192;
 constexpr int64_t kWorkPerByte = 8;
 // Tasks at most: enough for many threads to end together, few enough that taking them costs nothing.
 constexpr int64_t kMostTasks = 128;
-// Rows that pass over a unit's tiles while they are in the nearest cache; whole panels.
-constexpr int64_t kRowBlock = 128;
+// Rows that pass over a unit's tiles while these are in the nearest cache: whole panels, as many as the second cache
+// holds the codes of, so that tiles are read and expanded seldom, but not so many that fewer tasks than kFewTasks are
+// left to share.
+constexpr int64_t kLeastBlock = 128, kMostBlock = 512, kBlockBytes = int64_t{1} << 19;
+constexpr int64_t kFewTasks = 32;
 // Values that one task normalises and rounds.
 constexpr int64_t kPrepareSize = 8192;
+
+int64_t rows_of_block(int64_t rows, int64_t units, int64_t row_bytes) {
+  const int64_t fitting = kBlockBytes / row_bytes, shared = rows * units / kFewTasks;
+  return std::clamp(std::min(fitting, shared) / kMostRows * kMostRows, kLeastBlock, kMostBlock);
+}
 
 }  // namespace
 
@@ -208,8 +216,10 @@ void QuantMatMul::compute(const Call& call) const {
 
   const int64_t at_once = activation_ ? 1 : kTilesAtOnce;
   const int64_t units = ((width_ + kTile - 1) / kTile + at_once - 1) / at_once;
-  const int64_t row_blocks = (inputs.rows + kRowBlock - 1) / kRowBlock;
-  const int64_t block_rows = std::min(inputs.rows, kRowBlock);
+  const int64_t row_block =
+      rows_of_block(inputs.rows, units, static_cast<int64_t>((code_floats + 2 * groups) * sizeof(float)));
+  const int64_t row_blocks = (inputs.rows + row_block - 1) / row_block;
+  const int64_t block_rows = std::min(inputs.rows, row_block);
   const int64_t cost = kTilesAtOnce * (static_cast<int64_t>(weights_.tile_bytes()) +
                                        block_rows * weights_.columns() * kTile / kWorkPerByte);
   const int64_t units_a_task =
@@ -219,13 +229,13 @@ void QuantMatMul::compute(const Call& call) const {
     // Neighbouring tasks share weights rather than rows: weights are what does not fit the cache.
     const int64_t block = static_cast<int64_t>(task) % row_blocks;
     const int64_t first = static_cast<int64_t>(task) / row_blocks * units_a_task;
-    const int64_t last_row = std::min(inputs.rows, (block + 1) * kRowBlock);
+    const int64_t last_row = std::min(inputs.rows, (block + 1) * row_block);
     const UnitUse use{kernels_};
     for (int64_t unit = first; unit < std::min(units, first + units_a_task); ++unit) {
       if (kernels_.exact) {
-        multiply_exactly(inputs, unit, block * kRowBlock, last_row);
+        multiply_exactly(inputs, unit, block * row_block, last_row);
       } else {
-        multiply(inputs, unit, block * kRowBlock, last_row);
+        multiply(inputs, unit, block * row_block, last_row);
       }
     }
   });

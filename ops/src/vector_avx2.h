@@ -22,6 +22,8 @@ inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
 inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm256_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+// 1 / x for x from 1 to 2.
+inline F reciprocal(F x) { return div(set1(1.0f), x); }
 // max(a, b) is b where either is NaN.
 inline F max(F a, F b) { return _mm256_max_ps(a, b); }
 inline F min(F a, F b) { return _mm256_min_ps(a, b); }
@@ -46,14 +48,8 @@ inline uint32_t at_least(F x, F limit) {
 inline uint32_t above(F x, F limit) {
   return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(x, limit, _CMP_GT_OQ)));
 }
-inline F round(F x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 // 2^n where t is n + 127 + 1.5 * 2^23 for whole n in [-127, 127]: 0 for n = -127.
 inline F power_of_low_bits(F t) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23)); }
-// 2^n for whole n in [-126, 127].
-inline F power_of_two(F n) {
-  const __m256i bits = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
-}
 inline F load_half(const uint16_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }

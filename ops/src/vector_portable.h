@@ -33,6 +33,8 @@ inline F fma(F a, F b, F c) { return (F)vfmaq_f32((float32x4_t)c, (float32x4_t)a
 #else
 inline F fma(F a, F b, F c) { return a * b + c; }
 #endif
+// 1 / x for x from 1 to 2.
+inline F reciprocal(F x) { return div(set1(1.0f), x); }
 inline F select(I mask, F a, F b) { return (F)((mask & (I)a) | (~mask & (I)b)); }
 // max(a, b) is b where either is NaN.
 inline F max(F a, F b) { return select(a > b, a, b); }
@@ -57,22 +59,10 @@ inline uint32_t bits_of(I mask) {
 // Bit i is set where lane i of x is at least, or above, that of limit.
 inline uint32_t at_least(F x, F limit) { return bits_of(x >= limit); }
 inline uint32_t above(F x, F limit) { return bits_of(x > limit); }
-// Adding and taking away 1.5 * 2^23 rounds to nearest even for |x| < 2^22, all that exp needs.
-inline F round(F x) {
-  const F shift = set1(12582912.0f);
-  return (x + shift) - shift;
-}
 // 2^n where t is n + 127 + 1.5 * 2^23 for whole n in [-127, 127]: 0 for n = -127.
 inline F power_of_low_bits(F t) {
   typedef uint32_t U __attribute__((vector_size(16)));
   return (F)(((U)t) << 23);
-}
-// 2^n for whole n in [-126, 127]; any bits at all where n is NaN or out of range.
-inline F power_of_two(F n) {
-  const F shift = set1(12582912.0f);
-  const I whole = (I)(n + shift) - (I)shift;
-  typedef uint32_t U __attribute__((vector_size(16)));
-  return (F)((((U)whole) + 127u) << 23);
 }
 #if defined(__aarch64__)
 inline F load_half(const uint16_t* p) { return (F)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
