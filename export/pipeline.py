@@ -238,6 +238,7 @@ def _write_model(
                 sample=sample,
                 recipe=model.recipe,
                 linear_bytes=model.linear_bytes,
+                expert_bytes=model.expert_bytes,
                 architectures=tuple(architecture.name for architecture in target.architectures),
             )
         )

@@ -129,9 +129,10 @@ def _attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention [1, heads, T, D] over keys and values as `kept` gives them back."""
+    """Causal attention [1, heads, T, D] over keys and values as `kept` gives them back. s_aux: sinks [heads]."""
     repeats = query.shape[1] // key.shape[1]
     key, value = (kept(tensor).repeat_interleave(repeats, dim=1) for tensor in (key, value))
     scores = query @ key.transpose(2, 3) * (query.shape[3] ** -0.5 if scaling is None else scaling)
@@ -139,5 +140,9 @@ def _attention(
         scores = softcap * torch.tanh(scores / softcap)
     distance = torch.arange(query.shape[2])[:, None] - torch.arange(key.shape[2])[None]
     hidden = (distance < 0) | (distance >= (sliding_window or key.shape[2]))
-    weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if s_aux is not None:
+        sinks = s_aux.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    weights = scores.softmax(dim=-1)[..., : key.shape[2]]
     return (weights @ value).transpose(1, 2), None

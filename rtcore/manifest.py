@@ -95,7 +95,8 @@ class Variant(msgspec.Struct, frozen=True):
     the weight files that they map, and its cache.
 
     `recipe` records how weights were quantised (bits, group, symmetric, what stayed higher); `linear_bytes`
-    are the bytes of weights that one decode step of one sequence reads, the floor that benchmarks state.
+    are the bytes of weights that one decode step of one sequence reads, the floor that benchmarks state, and
+    `expert_bytes` those of experts among them.
     `architectures` are those that the bundle packs GPU kernels for, as in sm_90; empty for the CPU.
     """
 
@@ -109,6 +110,7 @@ class Variant(msgspec.Struct, frozen=True):
     recipe: dict[str, Any] = {}
     linear_bytes: int = 0
     architectures: tuple[str, ...] = ()
+    expert_bytes: int = 0
 
     def __post_init__(self) -> None:
         for tensor in self.cache_tensors:

@@ -19,8 +19,8 @@ from rtcore.executor.registry import load_executor
 from rtcore.golden import Golden, GoldenPrecision, GoldenPrompt, PromptDeviation, compare, decode
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.hash_chain import CacheKey
+from rtcore.kvcache.match import Match
 from rtcore.kvcache.policy import CachePolicy
-from rtcore.kvcache.prefix_cache import Match
 from rtcore.manifest import GOLDEN_FILE, Variant
 from rtcore.request import EngineRequest
 from rtcore.scheduler.base import Work

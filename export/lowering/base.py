@@ -34,8 +34,8 @@ class LoweredModel:
 
     step: the graph that an executor runs; its initialisers named in tensors have type and shape, but their
     content is still to be written. recipe: what a manifest records of it. linear_bytes: weights that one
-    decode step of one sequence reads. quantised: the weights that are kept in integers. float_type: of all other
-    weights and of activations.
+    decode step of one sequence reads; expert_bytes: those of experts among them. quantised: the weights that are
+    kept in integers. float_type: of all other weights and of activations.
     """
 
     step: ir.Model
@@ -44,6 +44,7 @@ class LoweredModel:
     cache_tensors: tuple[CacheTensor, ...]
     recipe: dict[str, Any]
     linear_bytes: int = 0
+    expert_bytes: int = 0
     quantised: list[IntegerWeight] = field(default_factory=list)
     float_type: FloatType = "float32"
 

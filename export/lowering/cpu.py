@@ -12,7 +12,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from export.capture.captured import CapturedModel, is_head, is_router, of_a_token
+from export.capture.captured import CapturedModel, is_head, is_router
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.lowering.base import LoweredModel, Lowering
 from export.lowering.fuse import fuse
@@ -60,6 +60,7 @@ class CpuLowering(Lowering):
             cache_tensors=cache_tensors(captured, recipe),
             recipe=recipe.record() | writer.record(),
             linear_bytes=writer.linear_bytes,
+            expert_bytes=writer.expert_bytes,
             quantised=writer.quantised,
         )
 
@@ -90,12 +91,12 @@ class _StepWriter(StepWriter):
             form = self.form_if(whole_tiles, name, "linear")
             if form is None:
                 inputs.append(weight)
-                self.linear_bytes += of_a_token(node, self.plain_bytes(name))
+                self.count_experts(node, self.plain_bytes(name))
                 continue
             quantised = self.quantise(name, "linear", form)
             inputs.append(self.store.packed(name, quantised))
             attributes |= {one.name: one for one in quantised_attributes(quantised, f"{prefix}_")}
-            self.linear_bytes += of_a_token(node, quantised.nbytes)
+            self.count_experts(node, quantised.nbytes)
         self.replace(node, ir.Node(DOMAIN, "Experts", inputs, attributes.values()))
 
     def _linear(self, node: ir.Node) -> None:

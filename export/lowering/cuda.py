@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from export.capture.captured import CapturedModel, is_head, is_router, of_a_token
+from export.capture.captured import CapturedModel, is_head, is_router
 from export.capture.schemas import CAPTURE_DOMAIN
 from export.lowering.base import LoweredModel, Lowering
 from export.lowering.cpu import IR_VERSION
@@ -78,6 +78,7 @@ class CudaLowering(Lowering):
             cache_tensors=cache_tensors(captured, recipe),
             recipe=recipe.record() | writer.record(),
             linear_bytes=writer.linear_bytes,
+            expert_bytes=writer.expert_bytes,
             quantised=writer.quantised,
             float_type=recipe.float_type,
         )
@@ -148,14 +149,14 @@ class _CudaWriter(StepWriter):
         forms = [self.form_if(whole, name, "linear") for name in names]
         chosen = [form for form in forms if form is not None]
         if len(chosen) < len(forms):
-            self.linear_bytes += sum(of_a_token(node, self.plain_bytes(name)) for name in names)
+            self.count_experts(node, sum(self.plain_bytes(name) for name in names))
             return
         inputs, attributes = list(node.inputs[:2]), dict(node.attributes)
         for prefix, name, form in zip(("gate_up_", "down_"), names, chosen, strict=True):
             quantised = self.quantise(name, "linear", form)
             inputs.append(self.store.packed(name, quantised))
             attributes |= {one.name: one for one in quantised_attributes(quantised, prefix)}
-            self.linear_bytes += of_a_token(node, quantised.nbytes)
+            self.count_experts(node, quantised.nbytes)
         self.replace(node, ir.Node(DOMAIN, "Experts", inputs, attributes.values()))
 
 

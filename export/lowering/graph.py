@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import onnx_ir as ir
 
-from export.capture.captured import CapturedModel
+from export.capture.captured import CapturedModel, of_a_token
 from export.lowering.base import IntegerWeight
 from export.lowering.weights import WeightStore
 from export.quantise import QuantisedWeight
@@ -31,7 +31,7 @@ class StepWriter:
         self.recipe = recipe
         self.kept_higher: set[str] = set()
         self.quantised: list[IntegerWeight] = []
-        self.linear_bytes = 0
+        self.linear_bytes = self.expert_bytes = 0
 
     def embedding(self, node: ir.Node) -> None:
         """An embedding whose weight is kept in integers becomes QuantGather."""
@@ -78,6 +78,12 @@ class StepWriter:
         for dim in self.store.source(name).shape:
             size *= dim
         return size
+
+    def count_experts(self, node: ir.Node, size: int) -> None:
+        """Of `size` bytes of weights of a node Experts, those of the experts of one token are read with it."""
+        read = of_a_token(node, size)
+        self.linear_bytes += read
+        self.expert_bytes += read
 
     def replace(self, old: ir.Node, new: ir.Node) -> None:
         """Put `new` (one output) in the place of `old`; the output keeps name, type and shape."""

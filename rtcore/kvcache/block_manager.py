@@ -12,8 +12,9 @@ from rtcore.executor.base import Int32, Int64
 from rtcore.kvcache.block_pool import BlockPool
 from rtcore.kvcache.counters import CacheCounters
 from rtcore.kvcache.hash_chain import CacheKey, HashChain
+from rtcore.kvcache.match import Match
 from rtcore.kvcache.policy import CachePolicy
-from rtcore.kvcache.prefix_cache import Match, PrefixCache
+from rtcore.kvcache.prefix_cache import PrefixCache
 from rtcore.kvcache.prefix_index import NONE
 from rtcore.kvcache.publisher import Publisher
 from rtcore.kvcache.references import References
@@ -48,8 +49,9 @@ class BlockManager:
         self.windows = list(windows) or [0] * len(self.num_blocks)
         self.policy = policy or CachePolicy()
         self.pools = [BlockPool(count) for count in self.num_blocks]
-        self.cache = PrefixCache(self.pools, block_size, self.windows, self.policy, clock)
         columns = self.blocks_for(min(max_length, self.capacity))
+        running = max_sequences * columns
+        self.cache = PrefixCache(self.pools, block_size, self.windows, self.policy, clock, running)
         self._longest = columns * block_size
         self.tables: list[Int32] = [np.zeros((max_sequences, columns), np.int32) for _ in self.num_blocks]
         self._windowed = [group for group, window in enumerate(self.windows) if window]

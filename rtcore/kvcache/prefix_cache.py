@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rtcore.executor.base import Int64
 from rtcore.kvcache.block_pool import BlockPool
@@ -13,6 +12,7 @@ from rtcore.kvcache.counters import CacheCounters
 from rtcore.kvcache.eviction import EvictionOrder
 from rtcore.kvcache.hash_chain import HashChain
 from rtcore.kvcache.linked import LinkedLists
+from rtcore.kvcache.match import Match
 from rtcore.kvcache.namespaces import Namespace, Namespaces
 from rtcore.kvcache.policy import CachePolicy
 from rtcore.kvcache.prefix_index import NONE, PrefixIndex
@@ -24,16 +24,6 @@ Held = list[list[int]]
 """The memory of consecutive columns of a sequence: the blocks of every group, NONE where one was given back."""
 
 
-@dataclass(slots=True)
-class Match:
-    """The longest cached beginning of a sequence: full nodes, then `tail_tokens` tokens of the node `tail`."""
-
-    nodes: list[int]
-    tail: int = NONE
-    tail_tokens: int = 0
-    tokens: int = 0
-
-
 class PrefixCache:
     """Decides what stays cached, finds it, and frees it when its memory is needed, its time is over, or its
     namespace holds more than its share.
@@ -43,6 +33,10 @@ class PrefixCache:
     idle; it must be the last to be given back (`release_order`). Blocks of groups with a window are idle on
     their own, as sequences move on from them: they are evicted by their own order of last use, and a hit needs
     only those that its window still reaches.
+
+    Where all groups have a window there is no anchor, and a chain keeps the nodes of blocks that are gone while it
+    goes on, so it may have more nodes than blocks. There are as many nodes more as running sequences can need, and
+    beyond that those whose blocks were idle first make room.
     """
 
     def __init__(
@@ -52,8 +46,11 @@ class PrefixCache:
         windows: list[int],
         policy: CachePolicy,
         clock: Callable[[], float],
+        running: int,
     ) -> None:
-        capacity = sum(pool.count for pool in pools) if policy.enabled else 0
+        """running: the blocks of a group that all running sequences together can have had, their windows aside."""
+        blocks = sum(pool.count for pool in pools)
+        capacity = (blocks if 0 in windows else blocks + running) if policy.enabled else 0
         self._pools = pools
         self._block_size = block_size
         self._windows = windows
@@ -64,7 +61,7 @@ class PrefixCache:
         self._idle = LinkedLists(capacity)
         self._order = EvictionOrder(capacity, policy.protected_share)
         self._window_idle = {group: LinkedLists(capacity, lists=1) for group, size in enumerate(windows) if size}
-        self._quota = policy.tenant_share * capacity
+        self._quota = policy.tenant_share * blocks
         self.node_of = [array("i", [NONE]) * pool.count for pool in pools]
         self.namespaces = Namespaces(self._idle)
         self.index = PrefixIndex(capacity, block_size, len(pools), self.namespaces)
@@ -160,6 +157,7 @@ class PrefixCache:
                 if end == place:
                     break
                 parent = nodes[-1] if nodes else namespace.root
+                self._make_room(end - place, parent)
                 added = index.insert(namespace, parent, pieces[place:end], digests[place:end])
                 self._bind(added, held, place)
                 if not added:
@@ -219,7 +217,22 @@ class PrefixCache:
                 return
             if index.filled[rival] < self._block_size and rival in self._order:
                 self._remove([rival], "replaced")
+        self._make_room(1, parent)
         self._bind(index.insert_beginning(namespace, parent, tokens), held, place)
+
+    def _make_room(self, count: int, parent: int) -> None:
+        """Have the index hold `count` nodes more, if idle blocks can make room; `parent`, a node or root, stays."""
+        index = self.index
+        if index.room >= count or self._anchor != NONE:
+            return
+        if parent >= 0:
+            index.children[parent] += 1  # what is about to follow it keeps it already
+        while index.room < count and (idle := [g for g, nodes in self._window_idle.items() if nodes.size(0)]):
+            firsts = {group: self._window_idle[group].first(0) for group in idle}
+            group = min(idle, key=lambda group: index.last_use[firsts[group]])
+            self._lose(group, firsts[group], "capacity")
+        if parent >= 0:
+            index.children[parent] -= 1
 
     def _own(self, held: Held, place: int) -> int:
         """The node that the blocks of one column already belong to."""

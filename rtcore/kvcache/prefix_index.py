@@ -62,6 +62,11 @@ class PrefixIndex:
     def __len__(self) -> int:
         return self._fresh - len(self._unused)
 
+    @property
+    def room(self) -> int:
+        """How many more nodes it can hold."""
+        return len(self._unused) + self._capacity - self._fresh
+
     @staticmethod
     def key_of(parent: int, first: int) -> int:
         """One number for what follows `parent`, a node or a root, and begins with token `first`."""

@@ -29,6 +29,7 @@ from rtcore.config import EngineConfig
 from rtcore.failure import failure_of
 from rtcore.process import messages
 from rtcore.process.messages import IPC, Failed, Ready, Start
+from rtcore.process.orphan import wake_when_orphaned
 
 if TYPE_CHECKING:
     from rtcore.engine import Engine
@@ -69,6 +70,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    wake_when_orphaned()
     start = _read_start(sys.stdin.buffer)
     if start is None:
         return 0
@@ -115,7 +117,8 @@ def _read_start(stream: BinaryIO) -> Start | None:
 
 
 def _end_with_parent(descriptor: int, address: str) -> None:
-    """Wait for the parent's end of the pipe to close, also while a step is stuck in native code.
+    """Wait for the parent's end of the pipe to close, also while a step is stuck in native code; a process that is
+    stopped is woken for it (`wake_when_orphaned`).
 
     Reads the descriptor itself: a thread blocked in a buffered reader would hold its lock at exit. A parent that
     was killed has left the socket's private folder behind; one that closed the pipe itself removes it too.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rtcore.config import EngineConfig
 from rtcore.kvcache.block_manager import BlockManager
-from rtcore.kvcache.prefix_cache import Match
+from rtcore.kvcache.match import Match
 from rtcore.scheduler.active import ActiveSet
 from rtcore.scheduler.deadlines import Deadlines
 from rtcore.scheduler.lanes import Lane

@@ -30,6 +30,10 @@ class Floors:
         """The files that a run of the variant reads, all of which a full check hashes."""
         return sum(entry.size for entry in self.manifest.used(self.variant.precision, self.variant.target))
 
+    def weight_bytes(self, tokens: int) -> float:
+        """The weights that a step of `tokens` tokens reads; see `weight_bytes` below."""
+        return weight_bytes(self.manifest, self.variant, tokens)
+
     def cache_bytes(self, tokens: int) -> int:
         """What `tokens` tokens of one sequence take in the cache; a window bounds what a layer keeps."""
         total = 0
@@ -57,14 +61,14 @@ class Floors:
         sizes = self.manifest.dimensions
         head = 2.0 * sizes.vocab_size * sizes.hidden_size
         operations = 2.0 * tokens * sizes.linear_parameters + head + self.attention_ops(tokens, tokens)
-        read = self.variant.linear_bytes / self.ceilings.read_bytes_s
+        read = self.weight_bytes(tokens) / self.ceilings.read_bytes_s
         return max(operations / self.peak_ops, read)
 
     def decode_seconds(self, sequences: int, context: int) -> float:
         """The least time of a step that gives each of `sequences` sequences with `context` tokens one more."""
         sizes = self.manifest.dimensions
         token = 2.0 * (sizes.linear_parameters + sizes.vocab_size * sizes.hidden_size)
-        read = self.variant.linear_bytes + sequences * self.cache_bytes(context)
+        read = self.weight_bytes(sequences) + sequences * self.cache_bytes(context)
         return max(sequences * token / self.peak_ops, read / self.ceilings.read_bytes_s)
 
     def load_seconds(self) -> float:
@@ -73,4 +77,18 @@ class Floors:
 
     def memory_bytes(self, sequences: int, context: int) -> int:
         """Weights that a step reads, and written cache."""
-        return self.variant.linear_bytes + sequences * self.cache_bytes(context)
+        return round(self.weight_bytes(sequences)) + sequences * self.cache_bytes(context)
+
+
+def weight_bytes(manifest: Manifest, variant: Variant, tokens: int) -> float:
+    """Bytes of weights that a step of `tokens` tokens reads, all of which go through the head.
+
+    Of E experts a token goes to k. Where tokens choose independently and no expert is preferred, n tokens leave an
+    expert out with probability (1 - k/E)^n, so the expected number of those that are read is E (1 - (1 - k/E)^n).
+    """
+    sizes = manifest.dimensions
+    if not sizes.experts:
+        return variant.linear_bytes
+    share = sizes.experts_per_token / sizes.experts
+    read = (1.0 - (1.0 - share) ** tokens) / share
+    return variant.linear_bytes + (read - 1.0) * variant.expert_bytes

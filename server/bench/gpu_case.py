@@ -21,6 +21,7 @@ from rtcore.executor.base import StepInputs
 from rtcore.executor.cuda import CudaExecutor
 from rtcore.executor.sample_arrays import no_rows
 from rtcore.scheduler.batch import context_bucket
+from server.bench.floors import weight_bytes
 from server.bench.gpu_idle import IdleClock
 from server.bench.workload import Workload, load
 
@@ -118,7 +119,8 @@ def measure(
             with IdleClock(executor) as clock:
                 whole = workload.decode_step_seconds(count, context - 16, ENGINE_STEPS) * 1e3
             idle = clock.share(ENGINE_STEPS)
-            floor = (variant.linear_bytes + count * context * cached) / bandwidth * 1e3
+            weights = weight_bytes(engine.manifest, variant, count)
+            floor = (weights + count * context * cached) / bandwidth * 1e3
             middle = statistics.median(times)
             steps.append(GpuStep(count, context, middle, min(times), max(times), queued, drawn, whole, idle, floor))
             told(

@@ -170,7 +170,8 @@ def test_a_step_of_one_sequence_reads_the_experts_of_one_token() -> None:
     others = {str(node.inputs[1].name) for node in lowered.step.graph if node.op_type in ("QuantMatMul", "Gemm")}
     whole = sum(lowered.tensors[name].nbytes for name in others)
     # Two of four experts.
-    assert lowered.linear_bytes == whole + sum(lowered.tensors[name].nbytes for name in experts) // 2
+    assert lowered.expert_bytes == sum(lowered.tensors[name].nbytes for name in experts) // 2
+    assert lowered.linear_bytes == whole + lowered.expert_bytes
 
 
 def test_native_needs_a_quantised_checkpoint() -> None:

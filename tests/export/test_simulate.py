@@ -12,8 +12,8 @@ import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from export.simulate import _coded, round_activations
-from ops.reference.paged_attention import stored
+from export.simulate import _attention, _coded, _halved, round_activations
+from ops.reference.paged_attention import AttentionAttributes, attend, stored
 
 pytestmark = pytest.mark.export
 ROWS, OUTPUTS = 5, 48
@@ -73,3 +73,22 @@ def test_keys_and_values_are_coded_as_the_operator_does() -> None:
     expected = codes * scales[..., None]
     assert np.abs(expected - heads).max() <= scales.max() / 2 + 1e-6
     np.testing.assert_allclose(_coded(torch.from_numpy(heads)).numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_attention_is_that_of_the_operator(sinks: bool, window: int) -> None:
+    random = np.random.default_rng(5)
+    queries, keys, values = (random.normal(0, 1, (9, heads, 16)).astype(np.float32) for heads in (4, 2, 2))
+    given = random.normal(0, 1, 4).astype(np.float32) if sinks else None
+    attributes = AttentionAttributes(heads=4, kv_heads=2, scale=0.25, window=window)
+    expected = []
+    for place, query in enumerate(queries):
+        seen = slice(max(0, place - window + 1) if window else 0, place + 1)
+        halves = (part[seen].astype(np.float16).astype(np.float32) for part in (keys, values))
+        expected.append(attend(query, *halves, attributes, given))
+    q, k, v = (torch.from_numpy(part.transpose(1, 0, 2)[None].copy()) for part in (queries, keys, values))
+    sunk = None if given is None else torch.from_numpy(given)
+    module = torch.nn.Identity()
+    found, _ = _attention(_halved, module, q, k, v, None, 0.25, sliding_window=window or None, s_aux=sunk)
+    np.testing.assert_allclose(found[0].numpy(), np.stack(expected), atol=1e-5)

@@ -166,6 +166,21 @@ def test_nothing_outlives_a_killed_server(
         assert not list(Path(folder).iterdir())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell no process that its parent died")
+def test_a_stopped_engine_ends_with_a_killed_server(
+    fake_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after Ctrl-Z and a kill of the server alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        with serving(fake("slow", fake_bundle), tmp_path) as process:
+            engine = children(process)[0]
+            engine.suspend()
+            process.popen.kill()
+            assert gone(engine)
+        assert not list(Path(folder).iterdir())
+
+
 def test_a_start_line_that_cannot_be_written_does_not_end_it(fake_bundle: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-P", *fake("slow", fake_bundle)]
     with Path("/dev/full").open("w") as full:

@@ -22,6 +22,7 @@ import numpy as np
 from rtcore.decoding.grammar.limits import CHECK_BYTES
 from rtcore.decoding.grammar.source import GrammarError, new_matcher, shorten
 from rtcore.decoding.grammar.vocabulary import GrammarVocabulary
+from rtcore.process.orphan import wake_when_orphaned
 
 MAX_FRAME_BYTES = 64 << 20
 _PROBED_TOKENS = 8
@@ -61,6 +62,7 @@ def _read_frame(stream: BinaryIO) -> bytes:
 def main() -> int:
     with contextlib.suppress(OSError):  # where priorities are not ours to change
         os.nice(_NICE)
+    wake_when_orphaned()
     frame = _read_frame(sys.stdin.buffer)
     if not frame:
         return 0

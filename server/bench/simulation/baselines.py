@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rtcore.config import EngineConfig
 from rtcore.kvcache.block_manager import BlockManager
-from rtcore.kvcache.prefix_cache import Match
+from rtcore.kvcache.match import Match
 from rtcore.scheduler.base import ScheduledStep, Scheduler, Work
 from rtcore.sequence import Sequence, Status, held
 from server.bench.simulation.machine import MAX_SEQUENCES, MAX_STEP_TOKENS

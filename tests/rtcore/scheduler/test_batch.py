@@ -13,7 +13,7 @@ from rtcore.decoding.params import SamplingParams
 from rtcore.executor.base import StepInputs
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.hash_chain import CacheKey
-from rtcore.kvcache.prefix_cache import Match
+from rtcore.kvcache.match import Match
 from rtcore.request import EngineRequest
 from rtcore.scheduler.base import Work
 from rtcore.scheduler.batch import BatchBuilder, context_bucket

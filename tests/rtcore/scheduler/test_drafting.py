@@ -13,7 +13,7 @@ from rtcore.decoding.params import SamplingParams
 from rtcore.decoding.speculation.base import Ask, Proposer
 from rtcore.kvcache.block_manager import BlockManager
 from rtcore.kvcache.hash_chain import CacheKey
-from rtcore.kvcache.prefix_cache import Match
+from rtcore.kvcache.match import Match
 from rtcore.request import EngineRequest
 from rtcore.scheduler.base import ScheduledStep, Work
 from rtcore.scheduler.cost_model import CostModel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from rtcore.manifest import (
     CacheGroup,
@@ -15,7 +16,7 @@ from rtcore.manifest import (
     Variant,
 )
 from server.bench.ceilings import Ceilings
-from server.bench.floors import Floors
+from server.bench.floors import Floors, weight_bytes
 
 HIDDEN, VOCABULARY, LINEAR = 8, 100, 4000
 CEILINGS = Ceilings(threads=1, read_bytes_s=1e6, fp32_ops_s=1e7, int8_ops_s=4e7)
@@ -76,6 +77,24 @@ def test_a_short_prefill_is_bound_by_bytes() -> None:
 def test_a_window_bounds_cache_and_attention() -> None:
     assert floors(window=16).cache_bytes(1000) == floors().cache_bytes(16)
     assert floors(window=16).prefill_seconds(400) < floors().prefill_seconds(400)
+
+
+def test_more_tokens_read_more_experts() -> None:
+    """Of 12,000 bytes of experts one token reads a quarter: two of eight."""
+    plain = floors()
+    sizes = replace(plain.manifest.dimensions, experts=8, experts_per_token=2)
+    manifest = replace(plain.manifest, dimensions=sizes)
+    variant = replace(plain.variant, linear_bytes=11_000, expert_bytes=3_000)
+    found = {tokens: weight_bytes(manifest, variant, tokens) for tokens in (1, 2, 400)}
+    assert found[1] == pytest.approx(11_000)
+    # The second token goes to experts of which the first went to a quarter.
+    assert found[2] == pytest.approx(8_000 + 3_000 * 1.75)
+    assert found[400] == pytest.approx(20_000)
+    mixture = Floors(manifest, variant, CEILINGS)
+    caches = 2 * mixture.cache_bytes(10)
+    assert mixture.decode_seconds(2, 10) == pytest.approx((found[2] + caches) / 1e6)
+    assert mixture.memory_bytes(2, 10) == round(found[2]) + caches
+    assert mixture.prefill_seconds(2) == pytest.approx(found[2] / 1e6)
 
 
 def test_memory_and_load() -> None:
