@@ -23,7 +23,9 @@ def add_rms_norm(x: Floats, residual: Floats, weight: Floats, epsilon: float) ->
     return rms_norm(total, weight, epsilon), total
 
 
-def put_off_rms_norm(total: Floats, weight: Floats, epsilon: float, unit: float, tile: int) -> tuple[Floats, Floats]:
+def put_off_rms_norm(
+    total: Floats, weight: Floats, epsilon: float, unit: float, tile: int
+) -> tuple[Floats, Floats]:
     """(total * weight * unit, shares [tiles, rows] of each row's mean square): a row of the first divided by the
     root of the sum of its shares is `rms_norm`. A share is of `tile` columns."""
     columns = total.shape[1]

@@ -143,7 +143,22 @@ def linear_tile_kernel(
             up = tl.dot(a, b, up)
     norms = (squares, tiles, residual, gain, unit, total, epsilon)
     add_parts(
-        out, up, partial, counters, norms, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, NORM, BLOCK_M, BLOCK_N
+        out,
+        up,
+        partial,
+        counters,
+        norms,
+        bias,
+        y,
+        at,
+        row,
+        rows,
+        width,
+        HAS_BIAS,
+        ACTIVATION,
+        NORM,
+        BLOCK_M,
+        BLOCK_N,
     )
 
 

@@ -190,5 +190,20 @@ def quant_few_rows(
             if ACTIVATION != 0:
                 now2 = ahead2
     add_parts(
-        out, up, partial, counters, norms, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, NORM, BLOCK_M, BLOCK_N
+        out,
+        up,
+        partial,
+        counters,
+        norms,
+        bias,
+        y,
+        at,
+        row,
+        rows,
+        width,
+        HAS_BIAS,
+        ACTIVATION,
+        NORM,
+        BLOCK_M,
+        BLOCK_N,
     )

@@ -156,7 +156,22 @@ def _staged_rows(
             if ACTIVATION != 0:
                 other = next_other
     add_parts(
-        out, up, partial, counters, norms, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, NORM, BLOCK_M, BLOCK_N
+        out,
+        up,
+        partial,
+        counters,
+        norms,
+        bias,
+        y,
+        at,
+        row,
+        rows,
+        width,
+        HAS_BIAS,
+        ACTIVATION,
+        NORM,
+        BLOCK_M,
+        BLOCK_N,
     )
 
 

@@ -24,22 +24,35 @@ EPSILON = 1e-5
 #: rows, width, columns, programs of a tile: whole and broken tiles, one row, more rows than a tile has.
 SIZES = [(1, 50, 96, 1), (1, 130, 300, 3), (5, 64, 160, 1), (7, 96, 576, 4), (20, 40, 200, 2), (64, 72, 128, 1)]
 #: None: dense. A form and the steps that words are ahead.
-WEIGHTS: list[tuple[QuantForm, int] | None] = [
-    *(None, (QuantForm(4, 128), 0), (QuantForm(4, 128), 1), (QuantForm(8, 64), 2), (QuantForm(4, 32, minima=True), 0))
+Weights = tuple[QuantForm, int] | None
+WEIGHTS: list[Weights] = [
+    *(
+        None,
+        (QuantForm(4, 128), 0),
+        (QuantForm(4, 128), 1),
+        (QuantForm(8, 64), 2),
+        (QuantForm(4, 32, minima=True), 0),
+    )
+]
+Size = tuple[int, int, int, int]
+CASES: list[tuple[Weights, Size]] = [
+    (weights, size) for weights in WEIGHTS for size in (SIZES if weights is None else (SIZES[1], SIZES[4]))
 ]
 
 
-def name_of(given: tuple[QuantForm, int] | None) -> str:
+def name_of(given: Weights | Size) -> str:
     if given is None:
         return "dense"
-    form, depth = given
+    if isinstance(given[0], int):
+        return "-".join(map(str, given))
+    form, depth = given[0], given[1]
     return f"int{form.bits}.{form.group}{'.minima' if form.minima else ''}-ahead{depth}"
 
 
 class Product:
     """Weights of one kind, and the kernel that multiplies with them."""
 
-    def __init__(self, given: tuple[QuantForm, int] | None, height: int, columns: int, dtype: str) -> None:
+    def __init__(self, given: Weights, height: int, columns: int, dtype: str) -> None:
         self.given = given
         if given is None:
             self.packed: Any = np.random.default_rng(height).normal(0, 0.1, (height, columns))
@@ -54,7 +67,14 @@ class Product:
         return (4 if rows == 1 else 16) if self.given is None else 64
 
     def run(
-        self, x: torch.Tensor, bias: Any, y: torch.Tensor, parts: int, norms: tuple[Any, ...], norm: int, gated: bool
+        self,
+        x: torch.Tensor,
+        bias: Any,
+        y: torch.Tensor,
+        parts: int,
+        norms: tuple[Any, ...],
+        norm: int,
+        gated: bool,
     ) -> None:
         """y = the product, as NORM says."""
         (rows, columns), width, dtype = x.shape, y.shape[1], str(y.dtype).removeprefix("torch.")
@@ -86,18 +106,10 @@ class Product:
         assert not counters.any()
 
 
-@pytest.mark.parametrize(("rows", "width", "columns", "parts"), SIZES)
-@pytest.mark.parametrize("weights", WEIGHTS, ids=name_of)
-def test_a_product_before_a_norm(
-    device: str,
-    dtype: str,
-    weights: tuple[QuantForm, int] | None,
-    rows: int,
-    width: int,
-    columns: int,
-    parts: int,
-) -> None:
+@pytest.mark.parametrize(("weights", "size"), CASES, ids=name_of)
+def test_a_product_before_a_norm(device: str, dtype: str, weights: Weights, size: Size) -> None:
     """The sum is rounded as the next layer reads it; what the next product is left is of the rounded sum."""
+    rows, width, columns, parts = size
     dtype = dtype if weights is None else "float16"
     product = Product(weights, width, columns, dtype)
     random = np.random.default_rng(rows * width)
@@ -122,22 +134,13 @@ def test_a_product_before_a_norm(
     np.testing.assert_allclose(wide(squares), shares, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("rows", "width", "columns", "parts"), SIZES)
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("weights", WEIGHTS, ids=name_of)
-@pytest.mark.parametrize("tile", [1, 48, 0])
+@pytest.mark.parametrize(("weights", "size"), CASES, ids=name_of)
+@pytest.mark.parametrize(("gated", "tile"), [(False, 1), (True, 48), (False, 0)])
 def test_a_product_behind_a_norm(
-    device: str,
-    dtype: str,
-    weights: tuple[QuantForm, int] | None,
-    rows: int,
-    width: int,
-    columns: int,
-    parts: int,
-    gated: bool,
-    tile: int,
+    device: str, dtype: str, weights: Weights, size: Size, gated: bool, tile: int
 ) -> None:
     """tile: columns of a share; without any x is normalised already."""
+    rows, width, columns, parts = size
     dtype = dtype if weights is None else "float16"
     if gated and weights is not None:
         width = -(-width // 64) * 64
@@ -154,7 +157,11 @@ def test_a_product_behind_a_norm(
         norms = norms_around(device, dtype, squares=squares, tiles=len(shares))
         scale = 1 / np.sqrt(shares.sum(axis=0))[:, None]
     else:
-        left, norms, scale = add_rms_norm(total, np.zeros_like(total), gain, EPSILON)[0], norms_around(device, dtype), 1
+        left, norms, scale = (
+            add_rms_norm(total, np.zeros_like(total), gain, EPSILON)[0],
+            norms_around(device, dtype),
+            1,
+        )
     product.run(tensor(left, device, dtype), bias, y, parts, norms, SCALED, gated)
     x = rounded(left, dtype) * scale
     exact = x @ product.weights.T + rounded(bias, dtype)
