@@ -90,8 +90,8 @@ def test_quant_matmul(
     partial, counters = parts_of(grid, block_n * block_m * (2 if gated else 1), device)
     quant_tile_kernel[grid](
         tensor(x, device, DTYPE), words, scales, tensor(bias, device, DTYPE), y, partial, counters,
-        *norms_around(device, DTYPE), rows, width, columns, packed.shape[1], BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima),
-        PACKED=int(not INTERPRETED), HAS_BIAS=1, ACTIVATION=int(gated), NORM=0,
+        *norms_around(device, DTYPE), rows, width, columns, packed.shape[1], BITS=form.bits, GROUP=form.group,
+        MINIMA=int(form.minima), PACKED=int(not INTERPRETED), HAS_BIAS=1, ACTIVATION=int(gated), NORM=0,
         DEPENDENT=0, BLOCK_M=block_m, BLOCK_N=block_n, DEPTH=depth, STAGES=2,
     )  # fmt: skip
     assert not counters.any()
