@@ -196,9 +196,9 @@ QUANT_MATMUL = Schema(
 QUANT_MATMUL_ADD_RMS_NORM = Schema(
     name="QuantMatMulAddRMSNorm",
     meaning=(
-        "sum = x . W^T + bias + residual with W as in QuantMatMul, rounded once; y = RMSNorm(sum). For few rows y is "
-        "left to products with squares: y = sum * gain * unit, and the shares of each row add up to unit^2 * "
-        "(mean(sum^2) + epsilon), P = 0 where y is the norm. GPU only."
+        "sum = x . W^T + bias + residual with W as in QuantMatMul, rounded once; y = RMSNorm(sum). For few rows the "
+        "norm is left to products with squares: y = sum * gain * unit, and each row's shares add up to unit^2 * "
+        "(mean(sum^2) + epsilon); P = 0 where y is the norm. GPU only."
     ),
     inputs=(
         *QUANT_MATMUL.inputs[:2],
@@ -209,7 +209,7 @@ QUANT_MATMUL_ADD_RMS_NORM = Schema(
     ),
     outputs=(
         *ADD_RMS_NORM.outputs,
-        Input("squares", "float32", "[P, 32]", "a share for each tile of columns, row"),
+        Input("squares", "float32", "[P, 32]", "each row's shares of the mean square"),
     ),
     attributes=(*_QUANTISED, *ADD_RMS_NORM.attributes),
 )

@@ -1,4 +1,4 @@
-"""Leaves a norm between quantised products to these: the one before adds the residual, those behind scale their sums.
+"""Leaves a norm between quantised products to them: the one before adds the residual, those behind scale sums.
 
 A norm of few rows takes longer to start than to compute. Where the sum that it normalises comes from a QuantMatMul,
 and only QuantMatMul read what it gives, the first becomes QuantMatMulAddRMSNorm and the others get its squares. For
@@ -28,7 +28,7 @@ def put_off_norms(graph: ir.Graph, store: WeightStore) -> None:
 
 def _put_off(graph: ir.Graph, store: WeightStore, norm: ir.Node) -> None:
     first, second, weight = norm.inputs
-    y, total = norm.outputs
+    y = norm.outputs[0]
     readers = list(y.uses())
     if weight is None or not store.holds(weight) or not readers or y.is_graph_output():
         return

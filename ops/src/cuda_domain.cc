@@ -37,8 +37,7 @@ class Domain {
     api.call("ai.ortolan: creating the domain", abi::kCreateCustomOpDomain, kDomainName, &domain_);
     const OrtCustomOp* ops[] = {&rms_norm_,     &add_rms_norm_, &gated_activation_, &linear_,
                                 &logits_,       &quant_matmul_, &quant_logits_,     &quant_add_norm_,
-                                &quant_gather_,
-                                &experts_,      &quant_experts_, &paged_attention_,
+                                &quant_gather_, &experts_,      &quant_experts_,    &paged_attention_,
                                 &int8_attention_};
     for (const OrtCustomOp* op : ops)
       api.call("ai.ortolan: adding an operator", abi::kCustomOpDomainAdd, domain_, op);

@@ -4,15 +4,15 @@ W is the left operand: the rows of W fill the tensor cores' tall side, those of 
 tile split the steps along K by the product's shape alone, so that a row's bits do not depend on the number of rows.
 Each leaves its sums in float32; the last to come adds them up in their order.
 
-A norm between two products with weights in few bits is no kernel of its own for up to 32 rows. The product before it
-(NORM is ADDED) adds the residual and leaves y = total * gain, and for each tile of its columns and each row a share
-of the mean square. The product behind (SCALED) adds up the shares in their order and scales its sums: the root is
-the same for all columns of a row, and is wanted last.
+Between products with weights in few bits a norm of up to 32 rows is no kernel of its own. The product before it
+(NORM is ADDED) adds the residual and leaves y = total * gain, and for each tile of its columns and each row a
+share of the mean square. The product behind (SCALED) adds up the shares in their order and scales its sums: the
+root is the same for all columns of a row, and is wanted last.
 
-`gain` may be large where `total` is, and float16 ends at 65504: y is multiplied by `unit`, the power of two that takes
-the largest gain below 1, so that |y| <= |total|, and the shares by its square. What is lost below 2^-14, where float16
-has fewer digits, is at most 2^-25 of an element: no more than rounding loses of one of 2^-14. So a row is as exact as
-its norm was as long as its own root mean square, times gain and unit, is not far below 2^-14.
+`gain` may be large where `total` is, and float16 ends at 65504: y is multiplied by `unit`, the power of two that
+takes the largest gain below 1, so that |y| <= |total|, and the shares by its square. What is lost below 2^-14,
+where float16 has fewer digits, is at most 2^-25 of an element: no more than rounding loses of one of 2^-14. So a
+row is as exact as its norm was, unless its own root mean square, times gain and unit, is far below 2^-14.
 """
 
 from __future__ import annotations

@@ -307,9 +307,10 @@ from ops.library import register_cuda
 
 HALF, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
 rows, weight = (HALF, ["t", 64]), (TensorProto.UINT8, [1, 8448])
-inputs = {"x": rows, "w": weight, "residual": rows, "gain": (HALF, [64]), "unit": (FLOAT, [1]), "bias": (HALF, [64])}
-attributes = dict(rows=64, columns=64, bits=4, group=64, layout="cuda-fragments")
-node = lambda op, names, outputs, **more: helper.make_node(op, names, outputs, domain="ai.ortolan", **attributes, **more)
+inputs = {"x": rows, "w": weight, "residual": rows}
+inputs |= {"gain": (HALF, [64]), "unit": (FLOAT, [1]), "bias": (HALF, [64])}
+attributes = dict(domain="ai.ortolan", rows=64, columns=64, bits=4, group=64, layout="cuda-fragments")
+node = lambda op, names, outputs, **more: helper.make_node(op, names, outputs, **attributes, **more)
 add = "QuantMatMulAddRMSNorm"
 nodes = [
     node(add, ["x", "w", "residual", "gain", "unit", "bias"], ["y", "sum", "squares"], epsilon=1e-5),

@@ -1,4 +1,4 @@
-"""Products before and behind a norm that is no kernel of its own: sums, rows that are not scaled yet, and shares."""
+"""Products before and behind a norm that is no kernel of its own: sums, rows not scaled yet, and shares."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ class Product:
         partial, counters = parts_of(grid, TILE * self.block_m * (2 if gated else 1), device)
         words, scales = arguments(self.packed, device)
         quant_tile_kernel[grid](
-            x, words, scales, tensor(bias, device, DTYPE), y, partial, counters, *norms_around(device, DTYPE, **norms),
-            rows, width, columns, self.packed.shape[1], BITS=self.form.bits, GROUP=self.form.group, MINIMA=0,
-            PACKED=int(not INTERPRETED), HAS_BIAS=1, ACTIVATION=int(gated), NORM=norm, DEPENDENT=0,
-            BLOCK_M=self.block_m, BLOCK_N=TILE, DEPTH=self.depth, STAGES=2,
+            x, words, scales, tensor(bias, device, DTYPE), y, partial, counters,
+            *norms_around(device, DTYPE, **norms), rows, width, columns, self.packed.shape[1],
+            BITS=self.form.bits, GROUP=self.form.group, MINIMA=0, PACKED=int(not INTERPRETED), HAS_BIAS=1,
+            ACTIVATION=int(gated), NORM=norm, DEPENDENT=0, BLOCK_M=self.block_m, BLOCK_N=TILE, DEPTH=self.depth,
+            STAGES=2,
         )  # fmt: skip
         assert not counters.any()
 
