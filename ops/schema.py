@@ -173,7 +173,8 @@ QUANT_MATMUL = Schema(
         "k's group, or (code - 2^(bits - 1)) * scale without minima; norm is RMSNorm where its weight is given. "
         "With an activation the rows of W are gate | up, each a multiple of 16, and y is half as wide. norm(x) is "
         "rounded to int8 by row and group (scale absmax / 127, ties to even), unless the session's entry "
-        "ortolan.activations is float32; on a GPU x is float16 and is not rounded further. On the CPU a row's "
+        "ortolan.activations is float32; on a GPU x is float16 and is not rounded further, and "
+        "with squares x . W^T is first divided, row by row, by the root of their sum. On the CPU a row's "
         "bits do not depend on the other rows nor on the number of threads."
     ),
     inputs=(
@@ -182,6 +183,7 @@ QUANT_MATMUL = Schema(
         Input("norm", "T", "[K]", "weight of an RMS norm of x", optional=True),
         Input("bias", "T", "[N]", "added to each row", optional=True),
         Input("residual", "T", "[T, N], or [T, N / 2] with an activation", "added last", optional=True),
+        Input("squares", "float32", "[P, 32]", "shares of the mean squares that x lacks; GPU only", optional=True),
     ),
     outputs=(Input("y", "T", "[T, N], or [T, N / 2] with an activation", "result"),),
     attributes=(
@@ -191,10 +193,32 @@ QUANT_MATMUL = Schema(
     ),
 )
 
+QUANT_MATMUL_ADD_RMS_NORM = Schema(
+    name="QuantMatMulAddRMSNorm",
+    meaning=(
+        "sum = x . W^T + bias + residual with W as in QuantMatMul, rounded once; y = RMSNorm(sum). For few rows the "
+        "norm is left to products with squares: y = sum * gain * unit, and each row's shares add up to unit^2 * "
+        "(mean(sum^2) + epsilon); P = 0 where y is the norm. GPU only."
+    ),
+    inputs=(
+        *QUANT_MATMUL.inputs[:2],
+        Input("residual", "T", "[T, N]", "added to the product"),
+        Input("gain", "T", "[N]", "weight of the norm"),
+        Input("unit", "float32", "[1]", "power of two by which no gain is 1 or more"),
+        Input("bias", "T", "[N]", "added to each row", optional=True),
+    ),
+    outputs=(
+        *ADD_RMS_NORM.outputs,
+        Input("squares", "float32", "[P, 32]", "each row's shares of the mean square"),
+    ),
+    attributes=(*_QUANTISED, *ADD_RMS_NORM.attributes),
+)
+
 QUANT_LOGITS = replace(
     QUANT_MATMUL,
     name="QuantLogits",
     meaning="QuantMatMul without an activation whose result stays in float32: the head of a graph in 16 bits.",
+    inputs=QUANT_MATMUL.inputs[:5],
     outputs=(Input("y", "float32", "[T, N]", "result"),),
     attributes=_QUANTISED,
 )
@@ -311,6 +335,7 @@ SCHEMAS: dict[str, Schema] = {
         LINEAR,
         LOGITS,
         QUANT_MATMUL,
+        QUANT_MATMUL_ADD_RMS_NORM,
         QUANT_LOGITS,
         QUANT_GATHER,
         EXPERTS,

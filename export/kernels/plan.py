@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import onnx_ir as ir
 
 from export.kernels.plan_sample import sample_variants
-from export.kernels.variant import TRITON_TYPES, Variant
+from export.kernels.variant import ANY_ROWS, TRITON_TYPES, Variant
 from ops.schema import DOMAIN
 from ops.triton import (
     attention_decode,
@@ -23,11 +23,14 @@ from ops.triton import (
     rms_norm,
 )
 from ops.triton.activation import ACTIVATIONS
+from ops.triton.few_rows import ADDED, PLAIN, ROOM, SCALED
 
 #: Slots of a cache block that attention is compiled for.
 BLOCK_SIZE = 16
 _ALIGNMENT = 16
 _LOGITS = ("Logits", "QuantLogits")
+#: A product that a norm follows, and its place for a bias; others have theirs elsewhere.
+_ADDED, _ADDED_BIAS = "QuantMatMulAddRMSNorm", 5
 #: Where programs that split a product leave their parts, and count them.
 _PARTS = {"partial": "*fp32", "counters": "*i32"}
 
@@ -58,6 +61,15 @@ def _gated(kernel: str, activation: str) -> str:
     return kernel if activation == "none" else f"{kernel}_gated"
 
 
+def _around(result: str, added: bool) -> Iterator[tuple[str, int, tuple[int, int]]]:
+    """What a quantised product does about the norms around it, and for how many rows: its name in a key, NORM."""
+    if added:
+        yield "added", ADDED.value, (1, ROOM.value)
+        yield result, SCALED.value, (ROOM.value + 1, ANY_ROWS[1])
+    else:
+        yield result, SCALED.value if result == "same" else PLAIN.value, ANY_ROWS
+
+
 class _Plan:
     """Collects variants, one a key; the first node of a key decides what is known to be aligned."""
 
@@ -73,6 +85,7 @@ class _Plan:
             "Logits": self._linear,
             "QuantMatMul": self._quant_matmul,
             "QuantLogits": self._quant_matmul,
+            _ADDED: self._quant_matmul,
             "QuantGather": self._quant_gather,
             "PagedAttention": self._attention,
             "Experts": self._experts,
@@ -87,25 +100,31 @@ class _Plan:
         constants: dict[str, int],
         aligned: dict[str, int],
         tuned: str | None = None,
+        rows: tuple[int, int] = ANY_ROWS,
     ) -> None:
         """aligned: values of integer arguments; those that are multiples of 16 are compiled as such. tuned: its
-        name in the tuning table, where that is not the kernel's."""
+        name in the tuning table, where that is not the kernel's. rows: the fewest and the most of a launch."""
         key = "/".join((kernel, self.dtype, *rest))
         known = {name for name, kind in types.items() if kind.startswith("*")}
         known |= {name for name, value in aligned.items() if name in types and value % _ALIGNMENT == 0}
-        variant = Variant(key, tuned or kernel, function, types, frozenset(known), constants)
+        variant = Variant(key, tuned or kernel, function, types, frozenset(known), constants, rows)
         before = self.found.get(key)
         self.found[key] = variant if before is None else before.joined(variant)
 
     def _norm(self, node: ir.Node) -> None:
         columns = int(dims(node.inputs[-1])[0])  # type: ignore[arg-type]
-        pointer = f"*{self.t}"
-        add = node.op_type == "AddRMSNorm"
-        names = ("x", "residual", "weight", "y", "total") if add else ("x", "weight", "y")
-        types = dict.fromkeys(names, pointer) | {"columns": "i32", "epsilon": "fp32"}
-        function = rms_norm.add_rms_norm_kernel if add else rms_norm.rms_norm_kernel
-        kernel = "add_rms_norm" if add else "rms_norm"
-        self._add(kernel, (), function, types, {"BLOCK": _power(columns)}, {"columns": columns})
+        if node.op_type == "AddRMSNorm":
+            self._add_norm(columns)
+            return
+        types = dict.fromkeys(("x", "weight", "y"), f"*{self.t}") | {"columns": "i32", "epsilon": "fp32"}
+        constants = {"BLOCK": _power(columns)}
+        self._add("rms_norm", (), rms_norm.rms_norm_kernel, types, constants, {"columns": columns})
+
+    def _add_norm(self, columns: int) -> None:
+        types = dict.fromkeys(("x", "residual", "weight", "y", "total"), f"*{self.t}")
+        types |= {"columns": "i32", "epsilon": "fp32"}
+        constants = {"BLOCK": _power(columns)}
+        self._add("add_rms_norm", (), rms_norm.add_rms_norm_kernel, types, constants, {"columns": columns})
 
     def _gated(self, activation: str) -> None:
         types = {"x": f"*{self.t}", "y": f"*{self.t}", "columns": "i32"}
@@ -156,23 +175,28 @@ class _Plan:
         return f"{bits}.{group}{'.minima' if minima else ''}", {"BITS": bits, "GROUP": group, "MINIMA": int(minima)}
 
     def _quant_matmul(self, node: ir.Node) -> None:
-        columns = node.attributes["columns"].as_int()
-        bias = len(node.inputs) > 3 and node.inputs[3] is not None
-        out, activation, rest, constants = self._product(node, bias)
+        columns, height = node.attributes["columns"].as_int(), node.attributes["rows"].as_int()
+        added = node.op_type == _ADDED
+        bias_at = _ADDED_BIAS if added else 3
+        bias = len(node.inputs) > bias_at and node.inputs[bias_at] is not None
+        out, activation, (result, *rest), constants = self._product(node, bias)
         form, numbers = self._form(node)
-        height = node.attributes["rows"].as_int()
         sizes = {"width": height if activation == "none" else height // 2, "columns": columns, "block_bytes": 16}
-        packed = {"words": "*i32", "scales": "*fp16"}
-        types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": out} | _PARTS
+        pointer, packed = f"*{self.t}", {"words": "*i32", "scales": "*fp16"}
+        types = {"x": pointer} | packed | {"bias": pointer, "y": out} | _PARTS
+        types |= {"squares": "*fp32", "tiles": "i32", "residual": pointer, "gain": pointer, "unit": "*fp32"}
+        types |= {"total": pointer, "epsilon": "fp32"}
         types |= {"rows": "i32", "width": "i32", "columns": "i32", "block_bytes": "i32"}
         # Groups of at least 64 columns without minima: sums are scaled instead of weights.
         whole = numbers["GROUP"] >= 64 and not numbers["MINIMA"]
-        tile, tuned = (
-            quant_matmul.quant_tile_kernel,
-            _gated("quant_tile" if whole else "quant_tile_scaled", activation),
-        )
-        self._add("quant_tile", (form, *rest), tile, types, {**numbers, **constants, "PACKED": 1}, sizes, tuned)
-        types = packed | {"out": f"*{self.t}", "height": "i32", "columns": "i32", "block_bytes": "i32"}
+        tuned = _gated("quant_tile" if whole else "quant_tile_scaled", activation)
+        for kind, norm, rows in _around(result, added):
+            flags = {**numbers, **constants, "NORM": norm, "PACKED": 1}
+            function = quant_matmul.quant_tile_kernel
+            self._add("quant_tile", (form, kind, *rest), function, types, flags, sizes, tuned, rows)
+        if added:
+            self._add_norm(height)
+        types = packed | {"out": pointer, "height": "i32", "columns": "i32", "block_bytes": "i32"}
         self._add("dequantise", (form,), quant_matmul.dequantise_kernel, types, {**numbers, "PACKED": 1}, sizes)
 
     def _quant_gather(self, node: ir.Node) -> None:

@@ -139,6 +139,7 @@ def _quant(choice: Tiles, rows: int, width: int, columns: int, activation: int) 
 
     from ops.cuda_layout import shape_of, steps_of
     from ops.layout import QuantForm
+    from ops.triton.few_rows import PLAIN
     from ops.triton.quant_matmul import quant_tile_kernel
 
     form = QuantForm(4, GROUP)
@@ -152,6 +153,8 @@ def _quant(choice: Tiles, rows: int, width: int, columns: int, activation: int) 
     y = torch.empty(rows, width, device="cuda", dtype=torch.float16)
     parts, counters = _scratch()
     options = _options(choice, activation) | {"BITS": 4, "GROUP": GROUP, "MINIMA": 0, "PACKED": 1}
+    options["NORM"] = PLAIN.value
+    alone = (counters, 0, x, x, counters, x, 0.0)  # of norms around it, which it does not read
     grid = _grid(choice, rows, width, steps_of(4, columns))
     sizes = (rows, width, columns, shape[1])
     kernel: Any = quant_tile_kernel
@@ -164,6 +167,7 @@ def _quant(choice: Tiles, rows: int, width: int, columns: int, activation: int) 
             y,
             parts,
             counters,
+            *alone,
             *sizes,
             **options,
             STAGES=choice.stages,

@@ -11,14 +11,18 @@ namespace {
 constexpr int64_t kTileRows = 64;
 // The same for quantised weights, which cuBLAS needs as float16 first.
 constexpr int64_t kQuantTileRows = 128;
+// Rows that shares of mean squares have room for (ROOM in ops/triton/few_rows.py).
+constexpr int64_t kRoom = 32;
 // The layout cuda-fragments (ops/cuda_layout.py): rows of a block, words of a row in one step.
 constexpr int64_t kBlockRows = 64;
 constexpr int64_t kStepWords = 32;
 
-// The rest of a kernel's key: the type of its result, bias or not, activation.
-std::string flags(bool logits, bool bias, const std::string& activation) {
-  return std::string(logits ? "float32" : "same") + "/" + (bias ? "bias" : "plain") + "/" + activation;
+// The rest of a kernel's key: its result (same, float32 or added), bias or not, activation.
+std::string flags(const char* result, bool bias, const std::string& activation) {
+  return std::string(result) + "/" + (bias ? "bias" : "plain") + "/" + activation;
 }
+
+const char* result_of(bool logits) { return logits ? "float32" : "same"; }
 
 // More rows than a kernel of the bundle serves: cuBLAS, with bias and activation in kernels of their own.
 void multiply_many(const Session& session, Stream stream, const void* x, const void* w, const Tensor& bias,
@@ -81,6 +85,89 @@ Tiles tiles_of(const Session& session, const Kernel& kernel, const Shape& shape,
   return {{tiles, parts, heights}, session.device.scratch(bytes), session.device.counters(tiles * heights)};
 }
 
+void expect_half(const NodeInfo& node, const Session& session) {
+  if (!session.half()) node.refuse("bits", "asks for quantised weights, whose kernels compute in float16 only.");
+}
+
+// One product with a quantised weight.
+struct QuantProduct {
+  Tensor x;
+  Tensor w;
+  Tensor bias;
+  Shape shape;
+  std::string activation;
+};
+
+QuantProduct product_of(const Call& call, const FragmentForm& form, const Tensor& bias, const std::string& activation) {
+  const Tensor x = call.input(0, "x"), w = call.input(1, "weights");
+  form.expect(call, w);
+  return {x, w, bias, shape_of(call, x, form.rows, form.columns, bias, activation), activation};
+}
+
+std::string quant_key(const Session& session, const FragmentForm& form, const QuantProduct& product,
+                      const char* result) {
+  return session.key("quant_tile", form.key() + "/" + flags(result, product.bias.present, product.activation));
+}
+
+// What a product does about the norms around it (ops/triton/few_rows.py): squares are read behind one, a share of each
+// tile for each row, or written before one; the rest is for that.
+struct Norms {
+  void* squares = nullptr;
+  int64_t tiles = 0;
+  const void* residual = nullptr;
+  const void* gain = nullptr;
+  const void* unit = nullptr;
+  void* total = nullptr;
+  float epsilon = 0;
+};
+
+// The norm that was left to a product; without shares x is normalised already.
+Norms norm_before(const Call& call, const Tensor& squares, int64_t rows) {
+  Norms norms;
+  if (!squares.present || squares.count == 0) return norms;
+  if (squares.shape.size() != 2 || squares.shape[1] != kRoom || rows > kRoom) {
+    call.refuse("input squares has shape " + shape_text(squares.shape) + ", and x " + std::to_string(rows) +
+                " rows. Give [tiles, " + std::to_string(kRoom) + "], and no tiles with more rows than that.");
+  }
+  norms.squares = squares.data;
+  norms.tiles = squares.shape[0];
+  return norms;
+}
+
+void launch_tile(const Session& session, const Call& call, const Kernel& kernel, const FragmentForm& form,
+                 const QuantProduct& product, const Tensor& y, const Norms& norms) {
+  const Shape& shape = product.shape;
+  if (norms.tiles > 0 && kernel.constant("BLOCK_M") > kRoom) {
+    throw Failure("kernel " + kernel.key + " was compiled for more rows than have squares. Export the model anew.");
+  }
+  const Tiles tiles = tiles_of(session, kernel, shape, form.step_columns(), product.activation != "none");
+  const void* w = product.w.data;
+  session.device.launch(kernel, call.stream(), tiles.grid, product.x.data, w, w, product.bias.data, y.data,
+                        tiles.partial, tiles.counters, norms.squares, small(norms.tiles), norms.residual, norms.gain,
+                        norms.unit, norms.total, norms.epsilon, small(shape.rows), small(shape.width),
+                        small(shape.columns), small(form.block_bytes()));
+}
+
+// By a kernel for as many rows as one serves, else by cuBLAS.
+void multiply(const Session& session, const Call& call, const FragmentForm& form, const QuantProduct& product,
+              const char* result, const Tensor& y, const Norms& norms) {
+  const Shape& shape = product.shape;
+  const Stream stream = call.stream();
+  if (shape.rows <= kQuantTileRows) {
+    const Kernel& kernel = session.device.find(quant_key(session, form, product, result), shape.rows, shape.columns);
+    launch_tile(session, call, kernel, form, product, y, norms);
+    return;
+  }
+  const int64_t made = product.activation == "none" ? 0 : room(shape.rows * shape.height * 2);
+  char* scratch = session.device.scratch(static_cast<size_t>(made + shape.height * shape.columns * 2));
+  const Kernel& kernel = session.device.find(session.key("dequantise", form.key()));
+  void* plain = scratch + made;
+  session.device.launch(kernel, stream, {up(shape.height, kBlockRows), form.steps()}, product.w.data, product.w.data,
+                        plain, small(shape.height), small(shape.columns), small(form.block_bytes()));
+  multiply_many(session, stream, product.x.data, plain, product.bias, y, scratch, shape.rows, shape.height,
+                shape.columns, std::string(result) == "float32", product.activation);
+}
+
 }  // namespace
 
 template <bool kLogits>
@@ -96,7 +183,7 @@ void Linear<kLogits>::compute(const Call& call) const {
   const Shape shape = shape_of(call, x, w.shape[0], w.shape[1], bias, activation_);
   const Tensor y = call.output(0, "y", {shape.rows, shape.width});
   if (y.count == 0) return;
-  const std::string rest = flags(kLogits, bias.present, activation_);
+  const std::string rest = flags(result_of(kLogits), bias.present, activation_);
   const Stream stream = call.stream();
   if (shape.rows == 1) {
     const Kernel& kernel = session_.device.find(session_.key("linear_row", rest), 1, shape.columns);
@@ -154,37 +241,50 @@ void FragmentForm::expect(const Call& call, const Tensor& weights) const {
 template <bool kLogits>
 QuantMatMul<kLogits>::QuantMatMul(const NodeInfo& node, const Session& session)
     : session_(session), activation_(node.text("activation", "none")), form_(node) {
-  if (!session.half()) node.refuse("bits", "asks for quantised weights, whose kernels compute in float16 only.");
+  expect_half(node, session);
   if (activation_ != "none" && form_.rows % (2 * kBlockRows) != 0)
     node.refuse("rows", "must be a multiple of 128 with an activation.");
 }
 
 template <bool kLogits>
 void QuantMatMul<kLogits>::compute(const Call& call) const {
-  const Tensor x = call.input(0, "x"), w = call.input(1, "weights"), bias = call.optional_input(3, "bias");
   if (call.optional_input(2, "norm").present || call.optional_input(4, "residual").present)
     call.refuse("inputs norm and residual are for the target cpu.");
-  form_.expect(call, w);
-  const Shape shape = shape_of(call, x, form_.rows, form_.columns, bias, activation_);
-  const Tensor y = call.output(0, "y", {shape.rows, shape.width});
+  const QuantProduct product = product_of(call, form_, call.optional_input(3, "bias"), activation_);
+  const Norms norms = kLogits ? Norms{} : norm_before(call, call.optional_input(5, "squares"), product.shape.rows);
+  const Tensor y = call.output(0, "y", {product.shape.rows, product.shape.width});
+  if (y.count != 0) multiply(session_, call, form_, product, result_of(kLogits), y, norms);
+}
+
+QuantMatMulAddRMSNorm::QuantMatMulAddRMSNorm(const NodeInfo& node, const Session& session)
+    : session_(session), form_(node), epsilon_(node.real("epsilon", 1e-6f)) {
+  expect_half(node, session);
+}
+
+void QuantMatMulAddRMSNorm::compute(const Call& call) const {
+  const QuantProduct product = product_of(call, form_, call.optional_input(5, "bias"), "none");
+  const Tensor residual = call.input(2, "residual"), gain = call.input(3, "gain"), unit = call.input(4, "unit");
+  const int64_t rows = product.shape.rows;
+  const ortolan::Shape shape{rows, form_.rows};
+  if (residual.shape != shape || gain.shape != ortolan::Shape{form_.rows} || unit.count != 1) {
+    call.refuse("inputs residual, gain and unit have shapes " + shape_text(residual.shape) + ", " +
+                shape_text(gain.shape) + " and " + shape_text(unit.shape) + ", but the product has " +
+                shape_text(shape) + ". Give as much, one value for each column, and one.");
+  }
+  const Tensor y = call.output(0, "y", shape), sum = call.output(1, "sum", shape);
+  // A bundle packs such a kernel for as many rows as it saves time.
+  const std::string key = quant_key(session_, form_, product, "added");
+  const Kernel* kernel = rows <= kRoom ? session_.device.known(key, rows, form_.columns) : nullptr;
+  const int64_t tiles = kernel && rows > 0 ? up(form_.rows, kernel->constant("BLOCK_N")) : 0;
+  const Tensor squares = call.output(2, "squares", {tiles, kRoom});
   if (y.count == 0) return;
-  const std::string rest = form_.key() + "/" + flags(kLogits, bias.present, activation_);
-  const Stream stream = call.stream();
-  const int32_t columns = small(shape.columns), block_bytes = small(form_.block_bytes());
-  if (shape.rows <= kQuantTileRows) {
-    const Kernel& kernel = session_.device.find(session_.key("quant_tile", rest), shape.rows, shape.columns);
-    const Tiles tiles = tiles_of(session_, kernel, shape, form_.step_columns(), activation_ != "none");
-    session_.device.launch(kernel, stream, tiles.grid, x.data, w.data, w.data, bias.data, y.data, tiles.partial,
-                           tiles.counters, small(shape.rows), small(shape.width), columns, block_bytes);
+  if (kernel) {
+    const Norms norms{squares.data, 0, residual.data, gain.data, unit.data, sum.data, epsilon_};
+    launch_tile(session_, call, *kernel, form_, product, y, norms);
   } else {
-    const int64_t product = activation_ == "none" ? 0 : room(shape.rows * shape.height * 2);
-    char* scratch = session_.device.scratch(static_cast<size_t>(product + shape.height * shape.columns * 2));
-    const Kernel& kernel = session_.device.find(session_.key("dequantise", form_.key()));
-    void* plain = scratch + product;
-    session_.device.launch(kernel, stream, {up(shape.height, kBlockRows), form_.steps()}, w.data, w.data, plain,
-                           small(shape.height), columns, block_bytes);
-    multiply_many(session_, stream, x.data, plain, bias, y, scratch, shape.rows, shape.height, shape.columns, kLogits,
-                  activation_);
+    multiply(session_, call, form_, product, "same", y, {});
+    // A row is read whole before it is written: its norm may lie where the product was.
+    launch_add_rms_norm(session_, call, y, residual, gain, y, sum, epsilon_);
   }
 }
 

@@ -1,4 +1,4 @@
-// Linear and QuantMatMul on a GPU, and their forms that give logits in float32.
+// Linear and QuantMatMul on a GPU, their forms that give logits in float32, and one with a residual and a norm.
 #pragma once
 
 #include <array>
@@ -7,6 +7,14 @@
 #include "cuda_session.h"
 
 namespace ortolan::cuda {
+
+// The first of an operator's ports.
+template <size_t kCount, size_t kAll>
+constexpr std::array<Port, kCount> first(const std::array<Port, kAll>& ports) {
+  std::array<Port, kCount> found{};
+  for (size_t i = 0; i < kCount; ++i) found[i] = ports[i];
+  return found;
+}
 
 // activation(x . W^T + bias): by a kernel of the bundle for as many rows as one serves, else by cuBLAS.
 template <bool kLogits>
@@ -44,16 +52,19 @@ struct FragmentForm {
   void expect(const Call& call, const Tensor& weights) const;
 };
 
-// The same with W in 4 or 8 bits, which for many rows is first made float16 again.
+// The same with W in 4 or 8 bits, which for many rows is first made float16 again; scaled by squares, where a norm was
+// left to it. Logits have no squares.
 template <bool kLogits>
 class QuantMatMul {
  public:
   static constexpr const char* kName = kLogits ? "QuantLogits" : "QuantMatMul";
-  static constexpr std::array<Port, 5> kInputs{{{abi::kActivation},
-                                                {abi::kUint8},
-                                                {abi::kActivation, true},
-                                                {abi::kActivation, true},
-                                                {abi::kActivation, true}}};
+  static constexpr std::array<Port, 6> kPorts{{{abi::kActivation},
+                                               {abi::kUint8},
+                                               {abi::kActivation, true},
+                                               {abi::kActivation, true},
+                                               {abi::kActivation, true},
+                                               {abi::kFloat, true}}};
+  static constexpr auto kInputs = first<kLogits ? 5 : 6>(kPorts);
   static constexpr std::array<Port, 1> kOutputs{{{kLogits ? abi::kFloat : abi::kActivation}}};
   static constexpr std::array<Alias, 0> kAliases{};
 
@@ -64,6 +75,28 @@ class QuantMatMul {
   const Session& session_;
   std::string activation_;
   FragmentForm form_;
+};
+
+// sum = x . W^T + bias + residual, and its norm, or of few rows what products with squares take instead.
+class QuantMatMulAddRMSNorm {
+ public:
+  static constexpr const char* kName = "QuantMatMulAddRMSNorm";
+  static constexpr std::array<Port, 6> kInputs{{{abi::kActivation},
+                                                {abi::kUint8},
+                                                {abi::kActivation},
+                                                {abi::kActivation},
+                                                {abi::kFloat},
+                                                {abi::kActivation, true}}};
+  static constexpr std::array<Port, 3> kOutputs{{{abi::kActivation}, {abi::kActivation}, {abi::kFloat}}};
+  static constexpr std::array<Alias, 0> kAliases{};
+
+  QuantMatMulAddRMSNorm(const NodeInfo& node, const Session& session);
+  void compute(const Call& call) const;
+
+ private:
+  const Session& session_;
+  FragmentForm form_;
+  float epsilon_;
 };
 
 class QuantGather {

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ops.triton.activation import activate
 from ops.triton.dependent import fetch, let_next_start, wait_for_previous
-from ops.triton.few_rows import add_parts, part_of
+from ops.triton.few_rows import PLAIN, add_parts, part_of
 
 #: Elements of W in a cache line.
 _LINE = tl.constexpr(64)
@@ -125,7 +125,24 @@ def linear_tile_kernel(
         if ACTIVATION != 0:
             a = tl.load(left + shift + k[None, :], mask=inside[:, None] & within[None, :], other=0.0)
             up = tl.dot(a, b, up)
-    add_parts(out, up, partial, counters, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, BLOCK_M, BLOCK_N)
+    add_parts(
+        out,
+        up,
+        partial,
+        counters,
+        None,
+        bias,
+        y,
+        at,
+        row,
+        rows,
+        width,
+        HAS_BIAS,
+        ACTIVATION,
+        PLAIN,
+        BLOCK_M,
+        BLOCK_N,
+    )
 
 
 @triton.jit

@@ -116,6 +116,7 @@ def quant_few_rows(
     y,
     partial,
     counters,
+    norms,
     rows,
     width,
     columns,
@@ -125,6 +126,7 @@ def quant_few_rows(
     PACKED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -187,4 +189,21 @@ def quant_few_rows(
             now = ahead
             if ACTIVATION != 0:
                 now2 = ahead2
-    add_parts(out, up, partial, counters, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, BLOCK_M, BLOCK_N)
+    add_parts(
+        out,
+        up,
+        partial,
+        counters,
+        norms,
+        bias,
+        y,
+        at,
+        row,
+        rows,
+        width,
+        HAS_BIAS,
+        ACTIVATION,
+        NORM,
+        BLOCK_M,
+        BLOCK_N,
+    )

@@ -74,6 +74,7 @@ def _staged_rows(
     y,
     partial,
     counters,
+    norms,
     rows,
     width,
     columns,
@@ -84,6 +85,7 @@ def _staged_rows(
     PACKED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -153,7 +155,24 @@ def _staged_rows(
             own = next_own
             if ACTIVATION != 0:
                 other = next_other
-    add_parts(out, up, partial, counters, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, BLOCK_M, BLOCK_N)
+    add_parts(
+        out,
+        up,
+        partial,
+        counters,
+        norms,
+        bias,
+        y,
+        at,
+        row,
+        rows,
+        width,
+        HAS_BIAS,
+        ACTIVATION,
+        NORM,
+        BLOCK_M,
+        BLOCK_N,
+    )
 
 
 @triton.jit
@@ -165,6 +184,13 @@ def quant_tile_kernel(
     y,
     partial,
     counters,
+    squares,
+    tiles,
+    residual,
+    gain,
+    unit,
+    total,
+    epsilon,
     rows,
     width,
     columns,
@@ -175,17 +201,20 @@ def quant_tile_kernel(
     PACKED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """x [rows, columns], y [rows, width]; `words` and `scales` are the same address; see `add_parts` for the rest.
+    """x [rows, columns], y [rows, width]; `words` and `scales` are the same address; see `add_parts` and
+    `load_beside` for the rest.
 
     Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each of `width`
     rows, a multiple of 64. DEPTH: 0, or the steps that words are ahead in registers (`ops.triton.quant_few`).
     """
+    norms = (squares, tiles, residual, gain, unit, total, epsilon)
     if DEPTH > 0:
         quant_few_rows(
             x,
@@ -195,6 +224,7 @@ def quant_tile_kernel(
             y,
             partial,
             counters,
+            norms,
             rows,
             width,
             columns,
@@ -204,6 +234,7 @@ def quant_tile_kernel(
             PACKED,
             HAS_BIAS,
             ACTIVATION,
+            NORM,
             DEPENDENT,
             BLOCK_M,
             BLOCK_N,
@@ -218,6 +249,7 @@ def quant_tile_kernel(
             y,
             partial,
             counters,
+            norms,
             rows,
             width,
             columns,
@@ -228,6 +260,7 @@ def quant_tile_kernel(
             PACKED,
             HAS_BIAS,
             ACTIVATION,
+            NORM,
             DEPENDENT,
             BLOCK_M,
             BLOCK_N,

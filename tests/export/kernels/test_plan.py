@@ -23,8 +23,8 @@ from export.kernels.compile import compile_choice, compile_variant
 from export.kernels.pack import pack
 from export.kernels.plan import variants_of
 from export.kernels.side_by_side import compile_all
-from export.kernels.tuning import tiles
-from export.kernels.variant import Variant
+from export.kernels.tuning import serving, tiles
+from export.kernels.variant import ANY_ROWS, Variant
 from export.lowering import LoweredModel, lower
 from export.recipe import recipe_for
 from ops.errors import ConfigError, KernelError
@@ -84,6 +84,32 @@ def test_a_llamas_kernels() -> None:
     assert "linear_row/bfloat16/same/plain/silu" in found
     assert "linear_tile/bfloat16/float32/plain/none" in found
     assert found["linear_row/bfloat16/same/plain/none"].letters() == "PPPPII"
+
+
+def wide_groups(name: str, precision: str) -> dict[str, Variant]:
+    """The variants where weights have groups of 64."""
+    chosen = case(name)
+    recipe = recipe_for(precision).for_target("cuda")
+    assert recipe is not None
+    model = lower(chosen.captured, replace(recipe, group=64), chosen.captured.reader(chosen.checkpoint), "cuda")
+    return {variant.key: variant for variant in variants_of(model.step.graph, model.float_type)}
+
+
+def test_products_around_norms_have_no_more_binaries_than_their_rows_ask_for() -> None:
+    found = wide_groups("llama", "int4")
+    before, behind = (found[f"quant_tile/float16/4.64/{kind}/plain/none"] for kind in ("added", "same"))
+    # q | k | v read what is normalised and what is not; with more rows a product before a norm is one of these.
+    assert (before.rows, behind.rows) == ((1, 32), ANY_ROWS)
+    assert (before.constants["NORM"], behind.constants["NORM"]) == (2, 1)
+    assert found["quant_tile/float16/8.64/float32/plain/none"].constants["NORM"] == 0
+    alone = replace(behind, rows=(33, 2**31 - 1))
+    assert alone.joined(before).rows == ANY_ROWS
+    served = [
+        [choice.rows for choice in serving(tiles("quant_tile", "sm_90"), one.rows)] for one in (before, alone)
+    ]
+    assert served == [[8, 16, 32], [64, 128]]
+    assert [choice.rows for choice in serving(tiles("quant_tile", "sm_80"), (1, 40))] == [16, 32, 128]
+    assert [one.columns for one in serving(tiles("linear_row", "sm_90"), (1, 64))] == [2048, 0]
 
 
 def test_quantised_kernels_name_their_form() -> None:

@@ -12,7 +12,7 @@ from ops.reference.gated_activation import gated_activation
 from ops.triton.gather import quant_gather_kernel
 from ops.triton.quant_matmul import dequantise_kernel, quant_tile_kernel
 from tests.ops.triton.conftest import INTERPRETED
-from tests.ops.triton.tools import check, parts_of, poisoned, rounded, tensor
+from tests.ops.triton.tools import check, norms_around, parts_of, poisoned, rounded, tensor
 
 FORMS = [
     QuantForm(4, 32),
@@ -90,9 +90,9 @@ def test_quant_matmul(
     partial, counters = parts_of(grid, block_n * block_m * (2 if gated else 1), device)
     quant_tile_kernel[grid](
         tensor(x, device, DTYPE), words, scales, tensor(bias, device, DTYPE), y, partial, counters,
-        rows, width, columns, packed.shape[1], BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima),
-        PACKED=int(not INTERPRETED), HAS_BIAS=1, ACTIVATION=int(gated), DEPENDENT=0,
-        BLOCK_M=block_m, BLOCK_N=block_n, DEPTH=depth, STAGES=2,
+        *norms_around(device, DTYPE), rows, width, columns, packed.shape[1], BITS=form.bits, GROUP=form.group,
+        MINIMA=int(form.minima), PACKED=int(not INTERPRETED), HAS_BIAS=1, ACTIVATION=int(gated), NORM=0,
+        DEPENDENT=0, BLOCK_M=block_m, BLOCK_N=block_n, DEPTH=depth, STAGES=2,
     )  # fmt: skip
     assert not counters.any()
     weights = codes.dequantised(form.bits)[:, :columns].astype(np.float64)
