@@ -138,7 +138,7 @@ void launch_tile(const Session& session, const Call& call, const Kernel& kernel,
                  const QuantProduct& product, const Tensor& y, const Norms& norms) {
   const Shape& shape = product.shape;
   if (norms.tiles > 0 && kernel.constant("BLOCK_M") > kRoom) {
-    throw Failure("kernel " + kernel.key + " was compiled for more rows than have squares. Export the model anew.");
+    throw Failure("kernel " + kernel.key + " was compiled for more rows than have squares." + kMisfit);
   }
   const Tiles tiles = tiles_of(session, kernel, shape, form.step_columns(), product.activation != "none");
   const void* w = product.w.data;

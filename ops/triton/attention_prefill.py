@@ -59,8 +59,8 @@ def attention_prefill_kernel(
 
     With SPLIT, a sequence's context is cut into at most `pieces` of one size, of no fewer keys than PIECE, which is
     a multiple of BLOCK_N. Each leaves its sums in partial float32 [T - first, heads, pieces, VALUE_DIM], and
-    maximum and sum in partial_stats float32 [T - first, heads, pieces, 2]; the maximum of a row that sees nothing of
-    a piece is -inf. Else there is one piece, and neither is used.
+    maximum and sum in partial_stats float32 [T - first, heads, pieces, 2]; the maximum is -inf for a row that sees
+    nothing of a piece. Else there is one piece, and neither is used.
     """
     PACK: tl.constexpr = GROUP if GROUP < BLOCK_M else BLOCK_M
     PACKS: tl.constexpr = (GROUP + PACK - 1) // PACK
