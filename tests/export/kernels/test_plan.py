@@ -101,6 +101,7 @@ def test_products_around_norms_have_no_more_binaries_than_their_rows_ask_for() -
     # q | k | v read what is normalised and what is not; with more rows a product before a norm is one of these.
     assert (before.rows, behind.rows) == ((1, 32), ANY_ROWS)
     assert (before.constants["NORM"], behind.constants["NORM"]) == (2, 1)
+    assert before.letters() == behind.letters() == "PPPPPPPPiPPPPfiIII"
     assert found["quant_tile/float16/8.64/float32/plain/none"].constants["NORM"] == 0
     alone = replace(behind, rows=(33, 2**31 - 1))
     assert alone.joined(before).rows == ANY_ROWS
