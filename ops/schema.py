@@ -196,7 +196,7 @@ QUANT_MATMUL = Schema(
 QUANT_MATMUL_ADD_RMS_NORM = Schema(
     name="QuantMatMulAddRMSNorm",
     meaning=(
-        "sum = x . W^T + bias + residual with W as in QuantMatMul, rounded once; y = RMSNorm(sum). For few rows the "
+        "sum = x . W^T + bias + residual with W as in QuantMatMul, rounded once; y = RMSNorm(sum). Of few rows the "
         "norm is left to products with squares: y = sum * gain * unit, and each row's shares add up to unit^2 * "
         "(mean(sum^2) + epsilon); P = 0 where y is the norm. GPU only."
     ),

@@ -46,7 +46,10 @@ def _shares(norms, start, row):
     """A chunk of each row's shares of the mean square from tile `start` on, [chunk, rows of x]; zero for none."""
     tile = start + tl.arange(0, _CHUNK)
     at = norms[0] + tile[:, None] * ROOM + row[None, :]
-    return tl.load(at, mask=(tile < norms[1])[:, None], other=0.0)
+    mask = (tile < norms[1])[:, None]
+    if row.shape[0] > ROOM:
+        mask = mask & (row < ROOM)[None, :]
+    return tl.load(at, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -56,7 +59,7 @@ def load_beside(norms, at, row, rows, width, NORM: tl.constexpr):
     norms: (squares, tiles, residual, gain, unit, total, epsilon), or None with PLAIN. squares float32 [tiles, 32],
     read or written; residual and total [rows, width]; gain [width]; unit float32 [1].
     """
-    if NORM == SCALED and row.shape[0] <= ROOM:
+    if NORM == SCALED:
         first = _shares(norms, 0, row)
         second = first
     elif NORM == ADDED:
@@ -72,11 +75,10 @@ def load_beside(norms, at, row, rows, width, NORM: tl.constexpr):
 
 @triton.jit
 def _row_scales(norms, shares, row):
-    """1 / root mean square of each row; 1 where x is normalised already and has no shares."""
-    tiles = norms[1]
-    for start in range(_CHUNK, tiles, _CHUNK):
+    """1 / root mean square of each row."""
+    for start in range(_CHUNK, norms[1], _CHUNK):
         shares += _shares(norms, start, row)
-    return tl.rsqrt(tl.where(tiles > 0, tl.sum(shares, axis=0), 1.0))
+    return tl.rsqrt(tl.sum(shares, axis=0))
 
 
 @triton.jit
@@ -119,7 +121,7 @@ def store_result(
     beside: of `load_beside`. With NORM out and up are scaled first, or the residual is added last.
     """
     inside = at < width
-    if NORM == SCALED and row.shape[0] <= ROOM:
+    if NORM == SCALED:
         scale = _row_scales(norms, beside[0], row)[None, :]
         out *= scale
         if ACTIVATION != 0:
