@@ -12,8 +12,8 @@ constexpr int64_t kTaskCost = 8192;
 constexpr int64_t kWorkPerByte = 8;
 // Tasks at most: enough for many threads to end together, few enough that taking them costs nothing.
 constexpr int64_t kMostTasks = 128;
-// Rows that pass over a unit's tiles while these are in the nearest cache, whole panels. Where tiles are expanded first,
-// as many as the second cache holds the codes of, but not so many that fewer tasks than kFewTasks are left to share.
+// Rows that pass over a unit's tiles while these are in the nearest cache, whole panels. Where tiles are expanded
+// first, as many as the second cache holds the codes of, but not so many that fewer than kFewTasks tasks are left.
 constexpr int64_t kLeastBlock = 128, kMostBlock = 512, kBlockBytes = int64_t{1} << 19;
 constexpr int64_t kFewTasks = 32;
 // Values that one task normalises and rounds.
