@@ -13,9 +13,9 @@ from tests.ops.runner import KERNELS, REFUSED, run
 UNIT = 2.0**-24
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh")
 
-# Of |x|. silu: exp's 2^-23, the reciprocal's 2^-23 and four roundings. gelu: erf's absolute 2^-22, halved, and the rounding of its
-# argument, whose effect x * erf'(x) / 2 stays below a unit. gelu_tanh: tanh's 2^-22 of 1, halved, and four
-# roundings of its argument, each with an effect of y * tanh'(y) / 2 < a quarter unit.
+# Of |x|. silu: exp's 2^-23, the reciprocal's 2^-23 and four roundings. gelu: erf's absolute 2^-22, halved, and the
+# rounding of its argument, whose effect x * erf'(x) / 2 stays below a unit. gelu_tanh: tanh's 2^-22 of 1, halved,
+# and four roundings of its argument, each with an effect of y * tanh'(y) / 2 < a quarter unit.
 ERRORS = {"silu": 8 * UNIT, "gelu": 5 * UNIT, "gelu_tanh": 8 * UNIT}
 
 
