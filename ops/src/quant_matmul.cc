@@ -12,9 +12,8 @@ constexpr int64_t kTaskCost = 8192;
 constexpr int64_t kWorkPerByte = 8;
 // Tasks at most: enough for many threads to end together, few enough that taking them costs nothing.
 constexpr int64_t kMostTasks = 128;
-// Rows that pass over a unit's tiles while these are in the nearest cache: whole panels, as many as the second cache
-// holds the codes of, so that tiles are read and expanded seldom, but not so many that fewer tasks than kFewTasks are
-// left to share.
+// Rows that pass over a unit's tiles while these are in the nearest cache, whole panels. Where tiles are expanded
+// first, as many as the second cache holds the codes of, but not so many that fewer than kFewTasks tasks are left.
 constexpr int64_t kLeastBlock = 128, kMostBlock = 512, kBlockBytes = int64_t{1} << 19;
 constexpr int64_t kFewTasks = 32;
 // Values that one task normalises and rounds.
@@ -217,7 +216,9 @@ void QuantMatMul::compute(const Call& call) const {
   const int64_t at_once = activation_ ? 1 : kTilesAtOnce;
   const int64_t units = ((width_ + kTile - 1) / kTile + at_once - 1) / at_once;
   const int64_t row_block =
-      rows_of_block(inputs.rows, units, static_cast<int64_t>((code_floats + 2 * groups) * sizeof(float)));
+      kernels_.expand_from(weights_.form()) > 0
+          ? rows_of_block(inputs.rows, units, static_cast<int64_t>((code_floats + 2 * groups) * sizeof(float)))
+          : kLeastBlock;
   const int64_t row_blocks = (inputs.rows + row_block - 1) / row_block;
   const int64_t block_rows = std::min(inputs.rows, row_block);
   const int64_t cost = kTilesAtOnce * (static_cast<int64_t>(weights_.tile_bytes()) +
