@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import metadata
+from typing import NoReturn
 
 from ops import errors
 from server.commands.registry import DISTRIBUTION, Registry, missing_extra
+from server.nearest import nearest
 
 INTERNAL_ERROR = 1
 INTERRUPTED = 130
@@ -98,7 +101,7 @@ def _run(given: list[str], registry: Registry) -> int:
         parser.print_help(sys.stdout if options.help else sys.stderr)
         return 0 if options.help else 2
     command = registry.load(options.command)
-    sub_parser = argparse.ArgumentParser(
+    sub_parser = _CommandParser(
         prog=f"{DISTRIBUTION} {command.name}",
         description=command.description,
         formatter_class=_Paragraphs,
@@ -109,8 +112,8 @@ def _run(given: list[str], registry: Registry) -> int:
     return command.run(sub_parser.parse_args(options.arguments))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> _CommandParser:
+    parser = _CommandParser(
         prog=DISTRIBUTION,
         usage=f"{DISTRIBUTION} [--help] [--version] COMMAND ...",
         description="Export language models to sealed bundles and serve them privately, without torch.",
@@ -124,6 +127,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("command", nargs="?", metavar="COMMAND", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
+
+
+class _CommandParser(argparse.ArgumentParser):
+    """Wrong arguments become errors like all others: argparse says them below dozens of lines of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ConfigError."""
+        what = f"{message[0].upper()}{message[1:]}"
+        hint = f"`{self.prog} --help` lists what it takes."
+        unknown = re.fullmatch(r"unrecognized arguments: (--?[^ =]+).*", message, re.DOTALL)
+        if unknown:
+            what = f"There is no option {unknown[1]}"
+            guess = nearest(unknown[1], set(re.findall(r"--[a-z][a-z-]*", self.format_help())))
+            hint = hint if guess is None else f"Did you mean {guess}? {hint}"
+        raise errors.ConfigError(what if what.endswith(".") else f"{what}.", remedy=hint)
 
 
 class _Paragraphs(argparse.HelpFormatter):

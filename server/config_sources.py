@@ -105,7 +105,11 @@ def _convert(key: str, value: Any, place: str, *, strict: bool) -> Any:
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{place} is {value!r}.", why=f"{error}.", param=key) from error
+        choices = _describe(kind)[1]
+        remedy = f"Give one of {', '.join(choices)}." if choices else ""
+        raise ConfigError(
+            f"{place} is {value!r}.", why="" if choices else f"{error}.", remedy=remedy, param=key
+        ) from error
 
 
 def _is_unicode(text: str) -> bool:

@@ -86,7 +86,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["b", "--port", "-1"], {}, "", "--port"),
         (["b", "--threads", "0"], {}, "", "--threads"),
         (["b", "--cache-bytes", "2 parsecs"], {}, "", "--cache-bytes"),
-        (["b", "--check", "none"], {}, "", "--check"),
+        (["b", "--check", "none"], {}, "", "--check is 'none'. Give one of full, sizes."),
         (["b", "--drain-timeout", "0"], {}, "", "--drain-timeout"),
         (["b", "--drain-timeout", "nan"], {}, "", "--drain-timeout"),
         (["b", "--tenant-weights", "alice"], {}, "", "--tenant-weights"),
