@@ -82,7 +82,7 @@ def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Com
             why=f"{type(error).__name__}: {error}",
             remedy="Leave the architecture out of --target, or report it.",
         ) from error
-    if constants.get("DEPTH") and constants.get("PACKED"):
+    if constants.get("DEPTH") and constants.get("PACKED") and constants["GROUP"] >= 32:
         check_pairs(variant.key, compiled.asm["ttgir"])
     metadata = compiled.metadata
     # What AMD's back end compiles has no such memory, and no word for it.

@@ -15,6 +15,7 @@ from ops.triton.dependent import fetch, let_next_start, wait_for_previous
 from ops.triton.few_rows import add_parts, part_of
 from ops.triton.fragments import ROWS, STEP, WORDS, pair_weights, scales_at, step_words
 from ops.triton.quant_few import group_scales, quant_few_rows
+from ops.triton.quant_one import quant_one_row
 
 #: Steps of codes that are asked for while the kernel before ends.
 AHEAD = tl.constexpr(3)
@@ -179,14 +180,39 @@ def quant_tile_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     DEPTH: tl.constexpr,
+    SPLIT: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """x [rows, columns], y [rows, width]; `words` and `scales` are the same address; see `add_parts` for the rest.
 
     Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each of `width`
     rows, a multiple of 64. DEPTH: 0, or the steps that words are ahead in registers (`ops.triton.quant_few`).
+    SPLIT: 0, or for one row the warps that share the columns of 16 rows of W (`ops.triton.quant_one`).
     """
-    if DEPTH > 0:
+    if SPLIT > 0 and BITS * GROUP >= 128:
+        quant_one_row(
+            x,
+            words,
+            scales,
+            bias,
+            y,
+            partial,
+            counters,
+            width,
+            columns,
+            block_bytes,
+            BITS,
+            GROUP,
+            MINIMA,
+            PACKED,
+            HAS_BIAS,
+            ACTIVATION,
+            DEPENDENT,
+            BLOCK_N,
+            DEPTH,
+            SPLIT,
+        )
+    elif DEPTH > 0 and GROUP >= 32:
         quant_few_rows(
             x,
             words,
@@ -201,6 +227,7 @@ def quant_tile_kernel(
             block_bytes,
             BITS,
             GROUP,
+            MINIMA,
             PACKED,
             HAS_BIAS,
             ACTIVATION,
