@@ -14,54 +14,58 @@ import triton.language as tl
 from ops.triton.dependent import let_next_start, wait_for_previous
 from ops.triton.few_rows import add_parts, part_of
 from ops.triton.fragments import ROWS, STEP, WORDS
-from ops.triton.span_products import piece_products, span_sums
+from ops.triton.span_products import piece_products, span_ones, span_sums
+
+
+@triton.jit
+def _piece(at, step, last, NUMBER: tl.constexpr):
+    """A piece of a step's words; from the step `last` on any, for x is zero there."""
+    return tl.load(at + step * STEP + NUMBER * (STEP // 4), mask=step < last)
 
 
 @triton.jit
 def _pieces(at, step, last):
-    """A step's four pieces of words; zero from the step `last` on."""
-    inside = step < last
-    start = at + step * STEP
-    first = tl.load(start, mask=inside, other=0)
-    second = tl.load(start + STEP // 4, mask=inside, other=0)
-    third = tl.load(start + STEP // 2, mask=inside, other=0)
-    return first, second, third, tl.load(start + 3 * STEP // 4, mask=inside, other=0)
+    """All four."""
+    first, second = _piece(at, step, last, 0), _piece(at, step, last, 1)
+    return first, second, _piece(at, step, last, 2), _piece(at, step, last, 3)
 
 
 @triton.jit
-def _side(side, step, last, least_at, PER_STEP: tl.constexpr, MINIMA: tl.constexpr):
-    """A step's scales and minima: twice the scales where there are none."""
-    start = side + step * PER_STEP
-    scale = tl.load(start, mask=step < last, other=0.0)
-    least = scale
-    if MINIMA:
-        least = tl.load(start + least_at, mask=step < last, other=0.0)
-    return scale, least
-
-
-@triton.jit
-def _weighted(words, x, sums, units, side, BITS: tl.constexpr, MINIMA: tl.constexpr, PACKED: tl.constexpr):
-    """A step's columns of W . x, those of each span by themselves; sums: of x."""
-    # Two chains of products at a time.
-    none = tl.zeros(sums.shape, tl.float32)
-    even = piece_products(words[0], x, none, 0, BITS, PACKED)
-    odd = piece_products(words[1], x, none, 1, BITS, PACKED)
-    even = piece_products(words[2], x, even, 2, BITS, PACKED)
-    odd = piece_products(words[3], x, odd, 3, BITS, PACKED)
-    codes = (even + odd) * units
-    if MINIMA:
-        found = codes * side[0].to(tl.float32) + sums * side[1].to(tl.float32)
-    else:
-        found = (codes - sums * (1 << (BITS - 1))) * side[0].to(tl.float32)
+def _x_of(x_at, step, begin, twice, end, COLUMNS: tl.constexpr, WHOLE: tl.constexpr):
+    """A step's x, two columns an element, zero from the column `end` on."""
+    found = tl.load(x_at + step * (COLUMNS // 2), mask=step * COLUMNS + begin < end, other=0)
+    if not WHOLE:
+        found = tl.where(step * COLUMNS + 2 * twice + 1 < end, found, found & 0xFFFF)
     return found
 
 
 @triton.jit
-def _row_sums(total, SLICES: tl.constexpr, SPLIT: tl.constexpr):
-    """float32 [16 * SLICES, 1]: the sums of all spans and warps."""
-    spans = tl.sum(tl.sum(tl.reshape(total, [SLICES, SPLIT, 8, 4, 2, 2]), 5), 3)
+def _side(side, step, last, least_at, PER_STEP: tl.constexpr, MINIMA: tl.constexpr):
+    """A step's scales and minima; the scales twice where there are none."""
+    start = side + tl.minimum(step, last - 1) * PER_STEP
+    scale = tl.load(start)
+    least = scale
+    if MINIMA:
+        least = tl.load(start + least_at)
+    return scale, least
+
+
+@triton.jit
+def _weighted(codes, sums, units, side, BITS: tl.constexpr, MINIMA: tl.constexpr):
+    """A step's columns of W . x, those of each span by themselves, from the sums of codes and of x."""
+    if MINIMA:
+        found = codes * units * side[0].to(tl.float32) + sums * side[1].to(tl.float32)
+    else:
+        found = (codes * units - sums * (1 << (BITS - 1))) * side[0].to(tl.float32)
+    return found
+
+
+@triton.jit
+def _row_sums(total, SIDES: tl.constexpr, SLICES: tl.constexpr, SPLIT: tl.constexpr):
+    """float32 [SIDES, 16 * SLICES, 1]: the sums of all spans and warps."""
+    spans = tl.sum(tl.sum(tl.reshape(total, [SIDES * SLICES, SPLIT, 8, 4, 2, 2]), 5), 3)
     rows = tl.permute(tl.sum(spans, 1), (0, 2, 1))
-    return tl.reshape(rows, [16 * SLICES, 1])
+    return tl.reshape(rows, [SIDES, 16 * SLICES, 1])
 
 
 @triton.jit
@@ -86,23 +90,29 @@ def quant_one_row(
     BLOCK_N: tl.constexpr,
     DEPTH: tl.constexpr,
     SPLIT: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     """What `quant_tile_kernel` does, for one row and groups as wide as a span; DEPTH 1 or 2 steps ahead.
 
-    BLOCK_N: 16, 32 or 64 rows of W. SPLIT: warps that share the columns of 16 rows; BLOCK_N / 16 * SPLIT in all.
+    BLOCK_N: 16, 32 or 64 rows of W, with an activation of gate and of up. SPLIT: warps that share the columns of 16
+    rows: a program has BLOCK_N / 16 * SPLIT of them, and twice as many with an activation. WHOLE: columns are known
+    to be a multiple of 32.
     """
     let_next_start(DEPENDENT)
     COLUMNS: tl.constexpr = WORDS * 32 // BITS
     SPAN: tl.constexpr = COLUMNS // 8
     PER_STEP: tl.constexpr = COLUMNS // GROUP * ROWS
     SLICES: tl.constexpr = BLOCK_N // 16
+    SIDES: tl.constexpr = 2 if ACTIVATION != 0 else 1
     steps = tl.cdiv(columns, COLUMNS)
     first, last = part_of(steps)
-    element = tl.arange(0, SLICES * SPLIT * 128)
+    element = tl.arange(0, SIDES * SLICES * SPLIT * 128)
     warp, own = element // 128, element % 128
     thread, item = own // 4, own % 4
-    # Sixteen rows are a quarter of a block.
-    sixteen = tl.program_id(0) * SLICES + warp // SPLIT
+    # Sixteen rows are a quarter of a block; those of up lie behind those of gate.
+    sixteen = tl.program_id(0) * SLICES + warp // SPLIT % SLICES
+    if SIDES == 2:
+        sixteen += warp // (SLICES * SPLIT) * (width // 16)
     block, quarter = (sixteen // 4).to(tl.int64), sixteen % 4
     step = first + warp % SPLIT
     span = 2 * (thread % 4) + item % 2
@@ -110,52 +120,53 @@ def quant_one_row(
     side_at = scales + block * (block_bytes // 2) + steps * (2 * STEP)
     side_at += quarter * 16 + thread // 4 + 8 * (item // 2) + span * SPAN // GROUP * ROWS
     least_at = steps * PER_STEP
-    beyond = (width // ROWS).to(tl.int64)
-    upper_at, upper_side = at + beyond * (block_bytes // 4), side_at + beyond * (block_bytes // 2)
     now = _pieces(at, step, last)
     side = _side(side_at, step, last, least_at, PER_STEP, MINIMA)
-    now2, side2 = now, side
-    if ACTIVATION != 0:
-        now2 = _pieces(upper_at, step, last)
-        side2 = _side(upper_side, step, last, least_at, PER_STEP, MINIMA)
-    soon, soon2 = now, now2
+    soon = now
     if DEPTH == 2:
         soon = _pieces(at, step + SPLIT, last)
-        if ACTIVATION != 0:
-            soon2 = _pieces(upper_at, step + SPLIT, last)
-    wait_for_previous(DEPENDENT)
     # Two columns of x an element: with 4 bits a thread's four are of 32 columns, with 8 the first two of 16.
     twice = thread // 4 * (SPAN // 2) + thread % 4 + (item if BITS == 4 else item % 2) * 4
+    end = tl.minimum(last * COLUMNS, columns)
     x_at = x.to(tl.pointer_type(tl.int32), bitcast=True) + twice
+    ones = span_ones(element)
     units = tl.where((BITS == 4) & (span // 2 % 2 == 1), 2.0**20, 2.0**24)
-    out = tl.zeros([SLICES * SPLIT * 128], tl.float32)
-    up = out
+    # Where spans are whole, so is what a thread has of x.
+    begin = thread // 4 * SPAN if WHOLE else 2 * twice
+    none = tl.zeros([SIDES * SLICES * SPLIT * 128], tl.float32)
+    out = none
+    wait_for_previous(DEPENDENT)
+    right = _x_of(x_at, step, begin, twice, end, COLUMNS, WHOLE)
+    soon_right = _x_of(x_at, step + SPLIT, begin, twice, end, COLUMNS, WHOLE)
     for _ in tl.range(first, last, SPLIT, num_stages=1):
-        column = step * COLUMNS + 2 * twice
-        both = tl.load(x_at + step * (COLUMNS // 2), mask=(step < last) & (column < columns), other=0)
-        both = tl.where(column + 1 < columns, both, both & 0xFFFF)
-        ahead = _pieces(at, step + DEPTH * SPLIT, last)
+        next_right = _x_of(x_at, step + 2 * SPLIT, begin, twice, end, COLUMNS, WHOLE)
+        # A piece is asked for where one was used: its registers are free. Two chains of products at a time.
+        later = step + DEPTH * SPLIT
+        even = piece_products(now[0], right, none, ones, 0, BITS, PACKED)
+        first_piece = _piece(at, later, last, 0)
+        odd = piece_products(now[1], right, none, ones, 1, BITS, PACKED)
+        second_piece = _piece(at, later, last, 1)
+        even = piece_products(now[2], right, even, ones, 2, BITS, PACKED)
+        third_piece = _piece(at, later, last, 2)
+        odd = piece_products(now[3], right, odd, ones, 3, BITS, PACKED)
+        ahead = first_piece, second_piece, third_piece, _piece(at, later, last, 3)
         next_side = _side(side_at, step + SPLIT, last, least_at, PER_STEP, MINIMA)
-        if ACTIVATION != 0:
-            ahead2 = _pieces(upper_at, step + DEPTH * SPLIT, last)
-            next_side2 = _side(upper_side, step + SPLIT, last, least_at, PER_STEP, MINIMA)
-        sums = span_sums(both, BITS, PACKED)
-        out += _weighted(now, both, sums, units, side, BITS, MINIMA, PACKED)
+        out += _weighted(even + odd, span_sums(right, BITS, PACKED), units, side, BITS, MINIMA)
         side = next_side
-        if ACTIVATION != 0:
-            up += _weighted(now2, both, sums, units, side2, BITS, MINIMA, PACKED)
-            side2 = next_side2
+        right, soon_right = soon_right, next_right
         if DEPTH == 2:
             now, soon = soon, ahead
-            if ACTIVATION != 0:
-                now2, soon2 = soon2, ahead2
         else:
             now = ahead
-            if ACTIVATION != 0:
-                now2 = ahead2
         step += SPLIT
-    out = _row_sums(out, SLICES, SPLIT)
-    up = _row_sums(up, SLICES, SPLIT) if ACTIVATION != 0 else out
+    both_sides = _row_sums(out, SIDES, SLICES, SPLIT)
+    if SIDES == 2:
+        upper = tl.arange(0, 2)[:, None, None] == 1
+        found = tl.sum(tl.where(upper, 0.0, both_sides), 0)
+        up = tl.sum(tl.where(upper, both_sides, 0.0), 0)
+    else:
+        found = tl.reshape(both_sides, [BLOCK_N, 1])
+        up = found
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     one = tl.arange(0, 1)
-    add_parts(out, up, partial, counters, bias, y, row, one, 1, width, HAS_BIAS, ACTIVATION, 1, BLOCK_N)
+    add_parts(found, up, partial, counters, bias, y, row, one, 1, width, HAS_BIAS, ACTIVATION, 1, BLOCK_N)

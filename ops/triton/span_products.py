@@ -28,8 +28,11 @@ def _span(pair: int, piece: int, bits: int) -> int:
 
 @triton.constexpr_function
 def _piece_ptx(piece: int, bits: int) -> str:
-    """Words are $4 to $7, x $8 to $11, and sums $12 to $15. Codes are masked out as in `ops.triton.quant_few`."""
-    text = "{.reg .b32 a<4>, b<2>, n; .reg .pred p; .reg .f32 c<4>; mov.u32 n, %laneid; shr.u32 n, n, 2;"
+    """Words are $4 to $7, x $8 to $11, sums $12 to $15, and the spans' ones $16 to $23.
+
+    Codes are masked out as in `ops.triton.quant_few`.
+    """
+    text = "{.reg .b32 a<4>, b<2>; .reg .f32 c<4>;"
     text += "".join(f" mov.f32 c{i}, ${12 + i};" for i in range(4))
     x = 8 + (2 * (piece % 2) if bits == 4 else 0)
     for pair in range(16 // bits):
@@ -37,8 +40,8 @@ def _piece_ptx(piece: int, bits: int) -> str:
         moved = 8 * (pair if bits == 8 else pair // 2)
         for i in range(4):
             text += f" shr.u32 a{i}, ${4 + i}, {moved}; and.b32 a{i}, a{i}, {mask};"
-        span = 2 * pair + piece // 2 if bits == 4 else 4 * pair + piece
-        text += f" setp.eq.u32 p, n, {span}; selp.b32 b0, ${x}, 0, p; selp.b32 b1, ${x + 1}, 0, p;"
+        own = 16 + (2 * pair + piece // 2 if bits == 4 else 4 * pair + piece)
+        text += f" mul.rn.f16x2 b0, ${x}, ${own}; mul.rn.f16x2 b1, ${x + 1}, ${own};"
         text += f" {_PRODUCT}{{a0, a1, a2, a3}}, {{b0, b1}}, {{c0, c1, c2, c3}};"
     return text + _GIVE
 
@@ -69,13 +72,20 @@ def _chosen(array, NUMBER: tl.constexpr, AXIS: tl.constexpr, SIZE: tl.constexpr)
 
 
 @triton.jit
-def piece_products(words, x, sums, PIECE: tl.constexpr, BITS: tl.constexpr, PACKED: tl.constexpr):
-    """`sums` and what a piece adds to them, in units of 2^-24, and of 2^-20 where `upper_span`."""
+def span_ones(element):
+    """For each thread two float16 ones where the span is its own, else zeros: those of spans 0 to 3, of 4 to 7."""
+    own, item = element % 128 // 16, element % 4
+    return tl.where(own == item, 0x3C003C00, 0), tl.where(own == item + 4, 0x3C003C00, 0)
+
+
+@triton.jit
+def piece_products(words, x, sums, ones, PIECE: tl.constexpr, BITS: tl.constexpr, PACKED: tl.constexpr):
+    """`sums` and what a piece adds to them, in units of 2^-24, and of 2^-20 for the upper codes of a byte."""
     if PACKED:
         sums = tl.inline_asm_elementwise(
             _piece_ptx(PIECE, BITS),
-            "=f,=f,=f,=f,r,r,r,r,r,r,r,r,f,f,f,f",
-            [words, x, sums],
+            "=f,=f,=f,=f,r,r,r,r,r,r,r,r,f,f,f,f,r,r,r,r,r,r,r,r",
+            [words, x, sums, ones[0], ones[1]],
             dtype=tl.float32,
             is_pure=True,
             pack=4,

@@ -152,7 +152,7 @@ def test_quant_matmul_of_one_row(
         given, words, scales, tensor(bias, device, DTYPE), y, partial, counters,
         1, width, columns, packed.shape[1], BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima),
         PACKED=int(not INTERPRETED), HAS_BIAS=1, ACTIVATION=int(gated), DEPENDENT=0,
-        BLOCK_M=1, BLOCK_N=block_n, DEPTH=depth, SPLIT=split, STAGES=1, num_warps=block_n // 16 * split,
+        BLOCK_M=1, BLOCK_N=block_n, DEPTH=depth, SPLIT=split, STAGES=1, num_warps=block_n // 16 * split * (2 if gated else 1),
     )  # fmt: skip
     assert not counters.any()
     expected, reach = reference(form, codes, x, bias, gated)
