@@ -197,6 +197,21 @@ class Row(Expression):
         return {"op": "row", "source": self.source.recipe()}
 
 
+class Unit(Expression):
+    """The power of two, as [1], that takes the largest magnitude of a vector into [1/2, 1); 1 where all are zero."""
+
+    def __init__(self, source: RowSource) -> None:
+        self.source = source
+        self.shape = (1,)
+
+    def rows(self, start: int, stop: int) -> NDArray[np.float32]:
+        _, exponent = np.frexp(np.abs(self.source.all()).max())
+        return np.ldexp(np.ones(1, np.float32), -exponent)[start:stop]
+
+    def recipe(self) -> dict[str, Any]:
+        return {"op": "unit", "source": self.source.recipe()}
+
+
 class Constant(Expression):
     """An array that no checkpoint holds: RoPE tables, folded buffers. Kept in memory, and by a skeleton whole."""
 
@@ -269,6 +284,8 @@ def source_of(
                 return Affine(build(part["source"]), part["scale"], part["offset"])
             case "row":
                 return Row(build(part["source"]))
+            case "unit":
+                return Unit(build(part["source"]))
             case "constant":
                 return Constant(constant(part["sha256"]).reshape(part["shape"]))
         raise ValueError(f"{part['op']!r} is not an operation of a recipe")

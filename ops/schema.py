@@ -128,25 +128,48 @@ GATED_ACTIVATION = Schema(
     attributes=(Attribute("activation", "string", "silu, gelu (erf) or gelu_tanh", "silu"),),
 )
 
+_SQUARES = Input("squares", "float32", "[P, T]", "shares of the mean square that x lacks; GPU only", optional=True)
+
 LINEAR = Schema(
     name="Linear",
     meaning=(
         "activation(x . weight^T + bias), summed in float32. With an activation the weight's rows are gate | up "
-        "and y is half as wide. The CPU lowers it to other operators; on a GPU it has kernels of its own."
+        "and y is half as wide. The CPU lowers it to other operators; on a GPU it has kernels of its own. With "
+        "squares of at least one row the product is first divided, row by row, by the root of their sum."
     ),
     inputs=(
         Input("x", "T", "[T, K]", "input"),
         Input("weight", "T", "[N, K]", "weight in the checkpoint's order"),
         Input("bias", "T", "[N]", "added to each row", optional=True),
+        _SQUARES,
     ),
     outputs=(Input("y", "T", "[T, N], or [T, N / 2] with an activation", "result"),),
     attributes=(Attribute("activation", "string", "none, or one of GatedActivation", "none"),),
+)
+
+LINEAR_ADD_RMS_NORM = Schema(
+    name="LinearAddRMSNorm",
+    meaning=(
+        "sum = x . weight^T + bias + residual, summed in float32 and rounded once; y is its RMSNorm, or for few "
+        "rows on a GPU what products with squares take: y = sum * gain * unit, and squares are shares of unit^2 * "
+        "(mean(sum^2) + epsilon), one for each tile of columns. Without shares, P = 0, y is the norm."
+    ),
+    inputs=(
+        *LINEAR.inputs[:2],
+        Input("residual", "T", "[T, N]", "added to the product"),
+        Input("gain", "T", "[N]", "weight of the norm"),
+        LINEAR.inputs[2],
+        Input("unit", "float32", "[1]", "power of two by which no gain is 1 or more; with float16", optional=True),
+    ),
+    outputs=(*ADD_RMS_NORM.outputs, Input("squares", "float32", "[P, T]", "shares of each row's mean square")),
+    attributes=ADD_RMS_NORM.attributes,
 )
 
 LOGITS = replace(
     LINEAR,
     name="Logits",
     meaning="Linear without an activation whose result stays in float32: the head of a graph in 16 bits.",
+    inputs=LINEAR.inputs[:3],
     outputs=(Input("y", "float32", "[T, N]", "result"),),
     attributes=(),
 )
@@ -182,6 +205,7 @@ QUANT_MATMUL = Schema(
         Input("norm", "T", "[K]", "weight of an RMS norm of x", optional=True),
         Input("bias", "T", "[N]", "added to each row", optional=True),
         Input("residual", "T", "[T, N], or [T, N / 2] with an activation", "added last", optional=True),
+        _SQUARES,
     ),
     outputs=(Input("y", "T", "[T, N], or [T, N / 2] with an activation", "result"),),
     attributes=(
@@ -191,10 +215,19 @@ QUANT_MATMUL = Schema(
     ),
 )
 
+QUANT_MATMUL_ADD_RMS_NORM = replace(
+    LINEAR_ADD_RMS_NORM,
+    name="QuantMatMulAddRMSNorm",
+    meaning="LinearAddRMSNorm with W as in QuantMatMul.",
+    inputs=(LINEAR_ADD_RMS_NORM.inputs[0], QUANT_MATMUL.inputs[1], *LINEAR_ADD_RMS_NORM.inputs[2:]),
+    attributes=(*_QUANTISED, *LINEAR_ADD_RMS_NORM.attributes),
+)
+
 QUANT_LOGITS = replace(
     QUANT_MATMUL,
     name="QuantLogits",
     meaning="QuantMatMul without an activation whose result stays in float32: the head of a graph in 16 bits.",
+    inputs=QUANT_MATMUL.inputs[:5],
     outputs=(Input("y", "float32", "[T, N]", "result"),),
     attributes=_QUANTISED,
 )
@@ -309,8 +342,10 @@ SCHEMAS: dict[str, Schema] = {
         ADD_RMS_NORM,
         GATED_ACTIVATION,
         LINEAR,
+        LINEAR_ADD_RMS_NORM,
         LOGITS,
         QUANT_MATMUL,
+        QUANT_MATMUL_ADD_RMS_NORM,
         QUANT_LOGITS,
         QUANT_GATHER,
         EXPERTS,

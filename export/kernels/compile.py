@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from export.kernels.architecture import Architecture
-from export.kernels.tuning import Tiles, tiles
+from export.kernels.tuning import Tiles, serving, tiles
 from export.kernels.variant import Variant
 from ops.errors import KernelError
 
@@ -30,11 +30,12 @@ class Compiled:
 
 
 def compile_variant(variant: Variant, architecture: Architecture) -> list[Compiled]:
-    """The binaries of a variant: one for each of the tuning table's choices that the architecture holds.
+    """The binaries of a variant: one for each of the tuning table's choices for its rows.
 
     Raises KernelError when Triton cannot compile it, or it needs more shared memory than the architecture has.
     """
-    return [compile_choice(variant, choice, architecture) for choice in tiles(variant.kernel, architecture.name)]
+    choices = serving(tiles(variant.kernel, architecture.name), variant.rows)
+    return [compile_choice(variant, choice, architecture) for choice in choices]
 
 
 def compile_choice(variant: Variant, choice: Tiles, architecture: Architecture) -> Compiled:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from export.kernels.plan_sample import sample_variants
-from export.kernels.variant import TRITON_TYPES, Variant
+from export.kernels.variant import ANY_ROWS, TRITON_TYPES, Variant
 from ops.schema import DOMAIN
 from ops.triton import (
     attention_decode,
@@ -23,6 +24,7 @@ from ops.triton import (
     rms_norm,
 )
 from ops.triton.activation import ACTIVATIONS
+from ops.triton.few_rows import ADDED, PLAIN, SCALED
 
 #: Slots of a cache block that attention is compiled for.
 BLOCK_SIZE = 16
@@ -30,6 +32,10 @@ _ALIGNMENT = 16
 _LOGITS = ("Logits", "QuantLogits")
 #: Where programs that split a product leave their parts, and count them.
 _PARTS = {"partial": "*fp32", "counters": "*i32"}
+#: Rows up to which a product leaves the norm behind it to the next one (kDeferredRows in ops/src/cuda_product.h).
+_DEFERRED_ROWS = 64
+#: What a product does about the norms around it, by the result that its key names.
+_NORMS = {"float32": PLAIN.value, "same": SCALED.value, "added": ADDED.value}
 
 
 def variants_of(graph: ir.Graph, dtype: str) -> list[Variant]:
@@ -58,6 +64,25 @@ def _gated(kernel: str, activation: str) -> str:
     return kernel if activation == "none" else f"{kernel}_gated"
 
 
+def _adds(node: ir.Node) -> bool:
+    return node.op_type.endswith("AddRMSNorm")
+
+
+def _given(node: ir.Node, index: int) -> bool:
+    return len(node.inputs) > index and node.inputs[index] is not None
+
+
+@dataclass(frozen=True)
+class _Product:
+    """stored: Triton's type of the result. flags: the rest of the key. norms: arguments about the norms around."""
+
+    stored: str
+    activation: str
+    flags: tuple[str, str, str]
+    constants: dict[str, int]
+    norms: dict[str, str]
+
+
 class _Plan:
     """Collects variants, one a key; the first node of a key decides what is known to be aligned."""
 
@@ -71,8 +96,10 @@ class _Plan:
             "GatedActivation": lambda node: self._gated(node.attributes["activation"].as_string()),
             "Linear": self._linear,
             "Logits": self._linear,
+            "LinearAddRMSNorm": self._linear,
             "QuantMatMul": self._quant_matmul,
             "QuantLogits": self._quant_matmul,
+            "QuantMatMulAddRMSNorm": self._quant_matmul,
             "QuantGather": self._quant_gather,
             "PagedAttention": self._attention,
             "Experts": self._experts,
@@ -87,67 +114,72 @@ class _Plan:
         constants: dict[str, int],
         aligned: dict[str, int],
         tuned: str | None = None,
+        rows: tuple[int, int] = ANY_ROWS,
     ) -> None:
         """aligned: values of integer arguments; those that are multiples of 16 are compiled as such. tuned: its
-        name in the tuning table, where that is not the kernel's."""
+        name in the tuning table, where that is not the kernel's. rows: the fewest and the most of a launch."""
         key = "/".join((kernel, self.dtype, *rest))
         known = {name for name, kind in types.items() if kind.startswith("*")}
         known |= {name for name, value in aligned.items() if name in types and value % _ALIGNMENT == 0}
-        variant = Variant(key, tuned or kernel, function, types, frozenset(known), constants)
+        variant = Variant(key, tuned or kernel, function, types, frozenset(known), constants, rows)
         before = self.found.get(key)
         self.found[key] = variant if before is None else before.joined(variant)
 
     def _norm(self, node: ir.Node) -> None:
         columns = int(dims(node.inputs[-1])[0])  # type: ignore[arg-type]
-        pointer = f"*{self.t}"
-        add = node.op_type == "AddRMSNorm"
-        names = ("x", "residual", "weight", "y", "total") if add else ("x", "weight", "y")
-        types = dict.fromkeys(names, pointer) | {"columns": "i32", "epsilon": "fp32"}
-        function = rms_norm.add_rms_norm_kernel if add else rms_norm.rms_norm_kernel
-        kernel = "add_rms_norm" if add else "rms_norm"
-        self._add(kernel, (), function, types, {"BLOCK": _power(columns)}, {"columns": columns})
+        if node.op_type == "AddRMSNorm":
+            self._add_norm(columns)
+            return
+        types = dict.fromkeys(("x", "weight", "y"), f"*{self.t}") | {"columns": "i32", "epsilon": "fp32"}
+        constants = {"BLOCK": _power(columns)}
+        self._add("rms_norm", (), rms_norm.rms_norm_kernel, types, constants, {"columns": columns})
+
+    def _add_norm(self, columns: int) -> None:
+        types = dict.fromkeys(("x", "residual", "weight", "y", "total"), f"*{self.t}")
+        types |= {"columns": "i32", "epsilon": "fp32"}
+        constants = {"BLOCK": _power(columns)}
+        self._add("add_rms_norm", (), rms_norm.add_rms_norm_kernel, types, constants, {"columns": columns})
 
     def _gated(self, activation: str) -> None:
         types = {"x": f"*{self.t}", "y": f"*{self.t}", "columns": "i32"}
         constants = {"ACTIVATION": ACTIVATIONS[activation]}
         self._add("gated_activation", (activation,), gated_activation.gated_activation_kernel, types, constants, {})
 
-    def _product(self, node: ir.Node, bias: bool) -> tuple[str, str, tuple[str, ...], dict[str, int]]:
-        """Triton's type of the result, the activation, the rest of the key, and the constants of both."""
+    def _product(self, node: ir.Node, width: int, bias: bool) -> _Product:
+        """What is said of both kinds of products; adds the kernels that more rows than a product's own need."""
         given = node.attributes.get("activation")
         activation = given.as_string() if given is not None else "none"
-        logits = node.op_type in _LOGITS
-        rest = ("float32" if logits else "same", "bias" if bias else "plain", activation)
+        result = "float32" if node.op_type in _LOGITS else "added" if _adds(node) else "same"
+        stored = "*fp32" if result == "float32" else f"*{self.t}"
         if activation != "none":
             self._gated(activation)
         if bias:
-            out = "*fp32" if logits else f"*{self.t}"
-            types = {"bias": f"*{self.t}", "y": out, "width": "i32"}
-            self._add("bias_rows", (rest[0],), linear.bias_rows_kernel, types, {}, {})
-        constants = {"HAS_BIAS": int(bias), "ACTIVATION": ACTIVATIONS[activation]}
-        return ("*fp32" if logits else f"*{self.t}"), activation, rest, constants
+            types = {"bias": f"*{self.t}", "y": stored, "width": "i32"}
+            kept = "float32" if result == "float32" else "same"
+            self._add("bias_rows", (kept,), linear.bias_rows_kernel, types, {}, {})
+        if result == "added":
+            self._add_norm(width)
+        norms = {"squares": "*fp32", "tiles": "i32", "residual": f"*{self.t}", "gain": f"*{self.t}"}
+        norms |= {"unit": "*fp32", "total": f"*{self.t}", "epsilon": "fp32"}
+        constants = {"HAS_BIAS": int(bias), "ACTIVATION": ACTIVATIONS[activation], "NORM": _NORMS[result]}
+        flags = (result, "bias" if bias else "plain", activation)
+        return _Product(stored, activation, flags, constants, norms)
 
     def _linear(self, node: ir.Node) -> None:
         height, columns = (int(dim) for dim in dims(node.inputs[1]))  # type: ignore[arg-type]
-        bias = len(node.inputs) > 2 and node.inputs[2] is not None
-        out, activation, rest, constants = self._product(node, bias)
-        pointers = {"x": f"*{self.t}", "w": f"*{self.t}", "bias": f"*{self.t}", "y": out}
-        width = height if activation == "none" else height // 2
+        at = 4 if _adds(node) else 2
+        product = self._product(node, height, _given(node, at))
+        pointers = {"x": f"*{self.t}", "w": f"*{self.t}", "bias": f"*{self.t}", "y": product.stored}
+        width = height if product.activation == "none" else height // 2
         sizes = {"width": width, "columns": columns}
-        types = pointers | {"width": "i32", "columns": "i32"}
-        self._add(
-            "linear_row", rest, linear.linear_row_kernel, types, constants, sizes, _gated("linear_row", activation)
-        )
-        types = pointers | _PARTS | {"rows": "i32", "width": "i32", "columns": "i32"}
-        self._add(
-            "linear_tile",
-            rest,
-            linear.linear_tile_kernel,
-            types,
-            constants,
-            sizes,
-            _gated("linear_tile", activation),
-        )
+        for kernel, function, parts in (
+            ("linear_row", linear.linear_row_kernel, {}),
+            ("linear_tile", linear.linear_tile_kernel, _PARTS),
+        ):
+            types = pointers | parts | product.norms | ({"rows": "i32"} if parts else {})
+            types |= {"width": "i32", "columns": "i32"}
+            tuned = _gated(kernel, product.activation)
+            self._add(kernel, product.flags, function, types, product.constants, sizes, tuned)
 
     def _form(self, node: ir.Node, prefix: str = "") -> tuple[str, dict[str, int]]:
         bits, group = node.attributes[f"{prefix}bits"].as_int(), node.attributes[f"{prefix}group"].as_int()
@@ -156,22 +188,29 @@ class _Plan:
         return f"{bits}.{group}{'.minima' if minima else ''}", {"BITS": bits, "GROUP": group, "MINIMA": int(minima)}
 
     def _quant_matmul(self, node: ir.Node) -> None:
-        columns = node.attributes["columns"].as_int()
-        bias = len(node.inputs) > 3 and node.inputs[3] is not None
-        out, activation, rest, constants = self._product(node, bias)
+        columns, height = node.attributes["columns"].as_int(), node.attributes["rows"].as_int()
+        product = self._product(node, height, _given(node, 4 if _adds(node) else 3))
         form, numbers = self._form(node)
-        height = node.attributes["rows"].as_int()
-        sizes = {"width": height if activation == "none" else height // 2, "columns": columns, "block_bytes": 16}
+        width = height if product.activation == "none" else height // 2
+        sizes = {"width": width, "columns": columns, "block_bytes": 16}
         packed = {"words": "*i32", "scales": "*fp16"}
-        types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": out} | _PARTS
+        types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": product.stored} | _PARTS | product.norms
         types |= {"rows": "i32", "width": "i32", "columns": "i32", "block_bytes": "i32"}
         # Groups of at least 64 columns without minima: sums are scaled instead of weights.
         whole = numbers["GROUP"] >= 64 and not numbers["MINIMA"]
-        tile, tuned = (
-            quant_matmul.quant_tile_kernel,
-            _gated("quant_tile" if whole else "quant_tile_scaled", activation),
-        )
-        self._add("quant_tile", (form, *rest), tile, types, {**numbers, **constants, "PACKED": 1}, sizes, tuned)
+        tuned = _gated("quant_tile" if whole else "quant_tile_scaled", product.activation)
+        function = quant_matmul.quant_tile_kernel
+
+        def add(result: str, rows: tuple[int, int]) -> None:
+            constants = {**numbers, **product.constants, "NORM": _NORMS[result], "PACKED": 1}
+            rest = (form, result, *product.flags[1:])
+            self._add("quant_tile", rest, function, types, constants, sizes, tuned, rows)
+
+        if product.flags[0] == "added":
+            add("added", (1, _DEFERRED_ROWS))
+            add("same", (_DEFERRED_ROWS + 1, ANY_ROWS[1]))
+        else:
+            add(product.flags[0], ANY_ROWS)
         types = packed | {"out": f"*{self.t}", "height": "i32", "columns": "i32", "block_bytes": "i32"}
         self._add("dequantise", (form,), quant_matmul.dequantise_kernel, types, {**numbers, "PACKED": 1}, sizes)
 
@@ -224,26 +263,23 @@ class _Plan:
             given = node.attributes.get(name)
             return given.as_int() if given is not None else 0
 
-        def present(index: int) -> bool:
-            return len(node.inputs) > index and node.inputs[index] is not None
-
         heads, kv_heads, rotary = integer("heads"), integer("kv_heads"), integer("rotary_dims")
         head_dim, value_dim = (int(dims(node.inputs[index])[3]) for index in (3, 4))  # type: ignore[arg-type]
         softcap = node.attributes.get("softcap")
         capped = softcap is not None and softcap.as_float() > 0
-        window, sinks = integer("window") > 0, present(14)
+        window, sinks = integer("window") > 0, _given(node, 14)
         pointer = f"*{self.t}"
         shape = {"HEAD_DIM": head_dim, "VALUE_DIM": value_dim}
 
         turning = f".{rotary}" + (".interleaved" if integer("interleaved") else "")
-        turning += (".q_norm" if present(12) else "") + (".k_norm" if present(13) else "")
+        turning += (".q_norm" if _given(node, 12) else "") + (".k_norm" if _given(node, 13) else "")
         turned = {"ROTARY": rotary, "INTERLEAVED": integer("interleaved")}
-        turned |= {"HAS_Q_NORM": int(present(12)), "HAS_K_NORM": int(present(13))}
+        turned |= {"HAS_Q_NORM": int(_given(node, 12)), "HAS_K_NORM": int(_given(node, 13))}
         inputs = dict.fromkeys(("q", "k", "v"), pointer)
         rope = dict.fromkeys(("rope_table", "q_norm", "k_norm"), "*fp32")
         strides = dict.fromkeys(("q_stride", "k_stride", "v_stride"), "i32")
         widths = [heads * head_dim, kv_heads * head_dim, kv_heads * value_dim]
-        if not present(1):
+        if not _given(node, 1):
             widths = [sum(widths)] * 3
         aligned = dict(zip(strides, widths, strict=True))
         cache = node.inputs[3]

@@ -90,6 +90,14 @@ def _grid(choice: Tiles, rows: int, width: int, steps: int) -> tuple[int, int, i
     return tiles, -(-steps // each), -(-rows // sizes["BLOCK_M"])
 
 
+def _norms(x: Any) -> tuple[Any, ...]:
+    """What kernels take for the norms around a product and do not read where it is alone: squares to epsilon."""
+    import torch
+
+    wide = torch.empty(0, device="cuda")
+    return wide, 0, x, x, wide, x, 0.0
+
+
 def _options(choice: Tiles, activation: int) -> dict[str, int]:
     """What a launch gives a kernel besides its arguments; PROGRAMS is for the grid.
 
@@ -97,8 +105,11 @@ def _options(choice: Tiles, activation: int) -> dict[str, int]:
     """
     import torch
 
+    from ops.triton.few_rows import PLAIN
+
     early = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (DEPENDENT // 10, 0)
-    options = {"HAS_BIAS": 0, "ACTIVATION": activation, "DEPENDENT": int(early), "num_warps": choice.warps}
+    options = {"HAS_BIAS": 0, "ACTIVATION": activation, "NORM": PLAIN.value, "DEPENDENT": int(early)}
+    options["num_warps"] = choice.warps
     if early:
         options["launch_pdl"] = 1
     sizes = {name: value for name, value in choice.constants.items() if name != "PROGRAMS"}
@@ -120,7 +131,7 @@ def _linear(choice: Tiles, rows: int, width: int, columns: int, activation: int)
         one: Any = linear_row_kernel
         programs = (-(-width // choice.constants["BLOCK_N"]),)
         return [
-            lambda w=w: one[programs](x, w, x, y, width, columns, **options)  # type: ignore[misc]
+            lambda w=w: one[programs](x, w, x, y, *_norms(x), width, columns, **options)  # type: ignore[misc]
             for w in _weights(16, make)
         ]
     parts, counters = _scratch()
@@ -128,7 +139,7 @@ def _linear(choice: Tiles, rows: int, width: int, columns: int, activation: int)
     kernel: Any = linear_tile_kernel
     return [
         lambda w=w: kernel[grid](  # type: ignore[misc]
-            x, w, x, y, parts, counters, rows, width, columns, **options, STAGES=choice.stages
+            x, w, x, y, parts, counters, *_norms(x), rows, width, columns, **options, STAGES=choice.stages
         )
         for w in _weights(16, make)
     ]
@@ -164,6 +175,7 @@ def _quant(choice: Tiles, rows: int, width: int, columns: int, activation: int) 
             y,
             parts,
             counters,
+            *_norms(x),
             *sizes,
             **options,
             STAGES=choice.stages,

@@ -20,6 +20,18 @@ class Tiles(msgspec.Struct, frozen=True):
     columns: int = 0
 
 
+def serving(choices: list[Tiles], rows: tuple[int, int]) -> list[Tiles]:
+    """Those of the choices that are ever taken for numbers of rows within the bounds; the first that fits is."""
+    least, most = rows
+    found = []
+    for choice in choices:
+        if choice.rows >= least:
+            found.append(choice)
+            if choice.rows >= most and not choice.columns:
+                break
+    return found
+
+
 @cache
 def table() -> dict[str, dict[str, list[Tiles]]]:
     """The choices of each kernel: for "default", and for the architectures that differ."""

@@ -15,6 +15,7 @@ from export.lowering.base import LoweredModel, Lowering
 from export.lowering.cpu import IR_VERSION
 from export.lowering.graph import StepWriter, cache_tensors, quantised_attributes, scale_names
 from export.lowering.half import to_half
+from export.lowering.put_off import put_off_norms
 from export.lowering.weights import FLOAT_TYPES, WeightStore
 from export.parameters import TensorReader
 from export.passes.base import only_use, producer
@@ -64,6 +65,7 @@ class CudaLowering(Lowering):
         narrow = {node.outputs[0].name for node in model.graph if node.op_type == "Experts"} | writer.narrowed
         kind = FLOAT_TYPES[recipe.float_type]
         to_half(model.graph, kind, *({name for name in names if name is not None} for names in (wide, narrow)))
+        put_off_norms(model.graph, store)
         if recipe.cache_dtype == "int8":
             _quantise_caches(model.graph)
         for name, value in list(model.graph.initializers.items()):

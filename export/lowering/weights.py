@@ -7,6 +7,7 @@ import onnx_ir as ir
 from export.capture.captured import CapturedModel
 from export.parameters import TensorReader, bind, tensor_names
 from export.quantise import QuantisedWeight
+from export.sources import Unit
 from export.stored import FloatType, Plain
 from export.tensors import RowSource, StoredTensor
 from ops.layout import QuantForm
@@ -55,6 +56,10 @@ class WeightStore:
     def plain(self, name: str, dtype: FloatType = "float32") -> ir.Value:
         """The weight in float numbers, under its own name."""
         return self._store(name, Plain(self.source(name), dtype), FLOAT_TYPES[dtype])
+
+    def unit(self, name: str) -> ir.Value:
+        """The power of two that takes the largest of a weight's values below 1, float32 [1]."""
+        return self._store(f"{name}.unit", Plain(Unit(self.source(name)), "float32"), ir.DataType.FLOAT)
 
     def quantised(self, name: str, form: QuantForm) -> QuantisedWeight:
         """The weight in integers; `packed` stores it."""

@@ -40,15 +40,21 @@ AddRMSNorm::AddRMSNorm(const NodeInfo& node, const Session& session)
 
 void AddRMSNorm::compute(const Call& call) const {
   const Tensor x = call.input(0, "x"), residual = call.input(1, "residual"), weight = call.input(2, "weight");
-  const int64_t columns = columns_of(call, x, weight);
+  columns_of(call, x, weight);
   if (residual.shape != x.shape) {
     call.refuse("input residual has shape " + shape_text(residual.shape) + ", but x has " + shape_text(x.shape) + ".");
   }
   const Tensor y = call.output(0, "y", x.shape), sum = call.output(1, "sum", x.shape);
   if (x.count == 0) return;
-  session_.device.launch(norm_kernel(session_, call, "add_rms_norm", columns), call.stream(),
-                         {x.count / columns}, x.data, residual.data, weight.data, y.data, sum.data,
-                         static_cast<int32_t>(columns), epsilon_);
+  launch_add_rms_norm(session_, call, call.stream(), x, residual, weight, y, sum, epsilon_);
+}
+
+void launch_add_rms_norm(const Session& session, const Call& call, Stream stream, const Tensor& x,
+                         const Tensor& residual, const Tensor& weight, const Tensor& y, const Tensor& sum,
+                         float epsilon) {
+  const int64_t columns = x.shape.back();
+  session.device.launch(norm_kernel(session, call, "add_rms_norm", columns), stream, {x.count / columns}, x.data,
+                        residual.data, weight.data, y.data, sum.data, static_cast<int32_t>(columns), epsilon);
 }
 
 GatedActivation::GatedActivation(const NodeInfo& node, const Session& session)

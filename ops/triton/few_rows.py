@@ -3,6 +3,16 @@
 W is the left operand: the rows of W fill the tensor cores' tall side, those of x the narrow one. Programs of one
 tile split the steps along K by the product's shape alone, so that a row's bits do not depend on the number of rows.
 Each leaves its sums in float32; the last to come adds them up in their order.
+
+A norm between two products is no kernel of its own. The product before it (NORM is ADDED) adds the residual and
+leaves y = total * gain, and for each tile of its columns and each row a share of the mean square. The product behind
+(SCALED) adds up the shares in their order and scales its sums: the root is the same for all columns of a row, and is
+wanted last. Programs of the two agree on nothing but where the shares lie, [tiles, rows].
+
+In float16 `gain` may be large where `total` is: y is multiplied by `unit`, the power of two that takes the largest
+gain below 1, so that |y| <= |total|, and the shares by its square. What is lost below 2^-14, where float16 has fewer
+digits, is at most 2^-25 of an element: no more than rounding loses of one of 2^-14. So a row is as exact as its norm
+was as long as its own root mean square, times gain and unit, is not far below 2^-14.
 """
 
 from __future__ import annotations
@@ -11,6 +21,12 @@ import triton
 import triton.language as tl
 
 from ops.triton.activation import activate
+
+#: What a product does about the norms around it: nothing, scale what it has of x, or add a residual and leave the
+#: norm's mean squares.
+PLAIN = tl.constexpr(0)
+SCALED = tl.constexpr(1)
+ADDED = tl.constexpr(2)
 
 
 @triton.jit
@@ -21,10 +37,82 @@ def part_of(steps):
     return first, tl.minimum(first + each, steps)
 
 
+@triton.constexpr_function
+def _chunk(block_m: int) -> int:
+    """Shares of a row that are read together: those of 4,096 columns in tiles of 64, and of one row in tiles of 4."""
+    return max(64, 1024 // block_m)
+
+
+@triton.jit
+def _shares(norms, start, row, rows, BLOCK_M: tl.constexpr):
+    """A chunk of each row's shares of the mean square from tile `start` on, [chunk, BLOCK_M]; zero for none."""
+    CHUNK: tl.constexpr = _chunk(BLOCK_M)
+    squares, tiles = norms[0], norms[1]
+    tile = start + tl.arange(0, CHUNK)
+    mask = (tile < tiles)[:, None] & (row < rows)[None, :]
+    return tl.load(squares + tile[:, None] * rows + row[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def load_beside(norms, at, row, rows, width, NORM: tl.constexpr, BLOCK_M: tl.constexpr):
+    """What `store_result` needs besides the sums, on its way early: the first shares, or the residual and gain.
+
+    norms: (squares, tiles, residual, gain, unit, total, epsilon). squares float32 [tiles, rows], read or written;
+    residual and total [rows, width]; gain [width]; unit float32 [1], for float16.
+    """
+    if NORM == SCALED:
+        first = _shares(norms, 0, row, rows, BLOCK_M)
+        second = first
+    elif NORM == ADDED:
+        inside = at < width
+        mask = inside[:, None] & (row < rows)[None, :]
+        first = tl.load(norms[2] + row.to(tl.int64)[None, :] * width + at[:, None], mask=mask, other=0.0)
+        second = tl.load(norms[3] + at, mask=inside, other=0.0)
+    else:
+        first = at
+        second = row
+    return first, second
+
+
+@triton.jit
+def _row_scales(norms, first, row, rows, BLOCK_M: tl.constexpr):
+    """1 / root mean square of each row; 1 where x is normalised already and has no shares."""
+    tiles = norms[1]
+    CHUNK: tl.constexpr = _chunk(BLOCK_M)
+    mean = tl.sum(first, axis=0)
+    for start in range(CHUNK, tiles, CHUNK):
+        mean += tl.sum(_shares(norms, start, row, rows, BLOCK_M), axis=0)
+    return tl.rsqrt(tl.where((tiles > 0) & (row < rows), mean, 1.0))
+
+
+@triton.jit
+def _store_added(out, beside, norms, y, at, row, rows, width, BLOCK_N: tl.constexpr):
+    """total = out + residual, rounded to its type as the next layer reads it; y and the tile's shares of it."""
+    squares, unit_at, total, epsilon = norms[0], norms[4], norms[5], norms[6]
+    residual, gain = beside
+    mask = (at < width)[:, None] & (row < rows)[None, :]
+    place = row.to(tl.int64)[None, :] * width + at[:, None]
+    rounded = (out + residual.to(tl.float32)).to(total.dtype.element_ty)
+    tl.store(total + place, rounded, mask=mask)
+    value = tl.where(mask, rounded.to(tl.float32), 0.0)
+    factor = gain.to(tl.float32)
+    unit = 1.0
+    if y.dtype.element_ty == tl.float16:
+        unit = tl.load(unit_at)
+        factor *= unit
+    tl.store(y + place, (value * factor[:, None]).to(y.dtype.element_ty), mask=mask)
+    tile = tl.program_id(0)
+    count = tl.minimum(width - tile * BLOCK_N, BLOCK_N).to(tl.float32)
+    share = (tl.sum(value * value, axis=0) + epsilon * count) * (unit * unit / width)
+    tl.store(squares + tile * rows + row, share, mask=row < rows)
+
+
 @triton.jit
 def store_result(
     out,
     up,
+    beside,
+    norms,
     bias,
     y,
     at,
@@ -33,17 +121,31 @@ def store_result(
     width,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    NORM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    """y[row, at] = activation(out + bias) * (up + bias), or out + bias; out and up [at, row] in float32."""
+    """y[row, at] = activation(out + bias) * (up + bias), or out + bias; out and up [at, row] in float32.
+
+    beside: of `load_beside`. With NORM out and up are scaled first, or the residual is added last.
+    """
     inside = at < width
+    if NORM == SCALED:
+        scale = _row_scales(norms, beside[0], row, rows, BLOCK_M)[None, :]
+        out *= scale
+        if ACTIVATION != 0:
+            up *= scale
     if HAS_BIAS:
         out += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)[:, None]
     if ACTIVATION != 0:
         if HAS_BIAS:
             up += tl.load(bias + width + at, mask=inside, other=0.0).to(tl.float32)[:, None]
         out = activate(out, ACTIVATION) * up
-    target = y + row.to(tl.int64)[None, :] * width + at[:, None]
-    tl.store(target, out.to(y.dtype.element_ty), mask=inside[:, None] & (row < rows)[None, :])
+    if NORM == ADDED:
+        _store_added(out, beside, norms, y, at, row, rows, width, BLOCK_N)
+    else:
+        target = y + row.to(tl.int64)[None, :] * width + at[:, None]
+        tl.store(target, out.to(y.dtype.element_ty), mask=inside[:, None] & (row < rows)[None, :])
 
 
 @triton.jit
@@ -62,6 +164,7 @@ def add_parts(
     up,
     partial,
     counters,
+    norms,
     bias,
     y,
     at,
@@ -70,6 +173,7 @@ def add_parts(
     width,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    NORM: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -80,7 +184,10 @@ def add_parts(
     """
     parts = tl.num_programs(1)
     if parts == 1:
-        store_result(out, up, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION)
+        beside = load_beside(norms, at, row, rows, width, NORM, BLOCK_M)
+        store_result(
+            out, up, beside, norms, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, NORM, BLOCK_M, BLOCK_N
+        )
     else:
         SIZE: tl.constexpr = BLOCK_N * BLOCK_M
         SIDES: tl.constexpr = 2 if ACTIVATION != 0 else 1
@@ -94,6 +201,7 @@ def add_parts(
         tl.debug_barrier()  # all threads have written before one of them says so
         came = tl.atomic_add(counters + tile, 1, sem="acq_rel")
         if came == parts - 1:
+            beside = load_beside(norms, at, row, rows, width, NORM, BLOCK_M)
             out = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
             up = out
             # Four at a time are on their way together.
@@ -102,4 +210,6 @@ def add_parts(
                 if ACTIVATION != 0:
                     up = _add_four(up, of_tile + SIZE, start, parts, SIDES * SIZE)
             tl.store(counters + tile, 0)
-            store_result(out, up, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION)
+            store_result(
+                out, up, beside, norms, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, NORM, BLOCK_M, BLOCK_N
+            )

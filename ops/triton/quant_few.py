@@ -143,6 +143,7 @@ def quant_few_rows(
     y,
     partial,
     counters,
+    norms,
     rows,
     width,
     columns,
@@ -153,6 +154,7 @@ def quant_few_rows(
     PACKED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -238,4 +240,21 @@ def quant_few_rows(
     if PACKED:
         out *= _UNITS
         up *= _UNITS
-    add_parts(out, up, partial, counters, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, BLOCK_M, BLOCK_N)
+    add_parts(
+        out,
+        up,
+        partial,
+        counters,
+        norms,
+        bias,
+        y,
+        at,
+        row,
+        rows,
+        width,
+        HAS_BIAS,
+        ACTIVATION,
+        NORM,
+        BLOCK_M,
+        BLOCK_N,
+    )

@@ -75,6 +75,7 @@ def _staged_rows(
     y,
     partial,
     counters,
+    norms,
     rows,
     width,
     columns,
@@ -85,6 +86,7 @@ def _staged_rows(
     PACKED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -154,7 +156,24 @@ def _staged_rows(
             own = next_own
             if ACTIVATION != 0:
                 other = next_other
-    add_parts(out, up, partial, counters, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, BLOCK_M, BLOCK_N)
+    add_parts(
+        out,
+        up,
+        partial,
+        counters,
+        norms,
+        bias,
+        y,
+        at,
+        row,
+        rows,
+        width,
+        HAS_BIAS,
+        ACTIVATION,
+        NORM,
+        BLOCK_M,
+        BLOCK_N,
+    )
 
 
 @triton.jit
@@ -166,6 +185,13 @@ def quant_tile_kernel(
     y,
     partial,
     counters,
+    squares,
+    tiles,
+    residual,
+    gain,
+    unit,
+    total,
+    epsilon,
     rows,
     width,
     columns,
@@ -176,19 +202,24 @@ def quant_tile_kernel(
     PACKED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     DEPTH: tl.constexpr,
     SPLIT: tl.constexpr,
+    WHOLE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """x [rows, columns], y [rows, width]; `words` and `scales` are the same address; see `add_parts` for the rest.
+    """x [rows, columns], y [rows, width]; `words` and `scales` are the same address; see `add_parts` and
+    `load_beside` for the rest.
 
     Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each of `width`
     rows, a multiple of 64. DEPTH: 0, or the steps that words are ahead in registers (`ops.triton.quant_few`).
-    SPLIT: 0, or for one row the warps that share the columns of 16 rows of W (`ops.triton.quant_one`).
+    SPLIT: 0, or for one row, whose grid has no parts, the warps that share the columns of 16 rows of W
+    (`ops.triton.quant_one`). WHOLE: columns are known to be a multiple of 32.
     """
+    norms = (squares, tiles, residual, gain, unit, total, epsilon)
     if SPLIT > 0 and BITS * GROUP >= 128:
         quant_one_row(
             x,
@@ -196,8 +227,7 @@ def quant_tile_kernel(
             scales,
             bias,
             y,
-            partial,
-            counters,
+            norms,
             width,
             columns,
             block_bytes,
@@ -207,10 +237,12 @@ def quant_tile_kernel(
             PACKED,
             HAS_BIAS,
             ACTIVATION,
+            NORM,
             DEPENDENT,
             BLOCK_N,
             DEPTH,
             SPLIT,
+            WHOLE,
         )
     elif DEPTH > 0 and GROUP >= 32:
         quant_few_rows(
@@ -221,6 +253,7 @@ def quant_tile_kernel(
             y,
             partial,
             counters,
+            norms,
             rows,
             width,
             columns,
@@ -231,6 +264,7 @@ def quant_tile_kernel(
             PACKED,
             HAS_BIAS,
             ACTIVATION,
+            NORM,
             DEPENDENT,
             BLOCK_M,
             BLOCK_N,
@@ -245,6 +279,7 @@ def quant_tile_kernel(
             y,
             partial,
             counters,
+            norms,
             rows,
             width,
             columns,
@@ -255,6 +290,7 @@ def quant_tile_kernel(
             PACKED,
             HAS_BIAS,
             ACTIVATION,
+            NORM,
             DEPENDENT,
             BLOCK_M,
             BLOCK_N,

@@ -12,22 +12,22 @@ import triton
 import triton.language as tl
 
 from ops.triton.dependent import let_next_start, wait_for_previous
-from ops.triton.few_rows import add_parts, part_of
+from ops.triton.few_rows import load_beside, store_result
 from ops.triton.fragments import ROWS, STEP, WORDS
 from ops.triton.span_products import piece_products, span_ones, span_sums
 
 
 @triton.jit
-def _piece(at, step, last, NUMBER: tl.constexpr):
-    """A piece of a step's words; from the step `last` on any, for x is zero there."""
-    return tl.load(at + step * STEP + NUMBER * (STEP // 4), mask=step < last)
+def _piece(at, step, steps, NUMBER: tl.constexpr):
+    """A piece of a step's words; behind the last step anything, for x is zero there."""
+    return tl.load(at + step * STEP + NUMBER * (STEP // 4), mask=step < steps)
 
 
 @triton.jit
-def _pieces(at, step, last):
+def _pieces(at, step, steps):
     """All four."""
-    first, second = _piece(at, step, last, 0), _piece(at, step, last, 1)
-    return first, second, _piece(at, step, last, 2), _piece(at, step, last, 3)
+    first, second = _piece(at, step, steps, 0), _piece(at, step, steps, 1)
+    return first, second, _piece(at, step, steps, 2), _piece(at, step, steps, 3)
 
 
 @triton.jit
@@ -40,9 +40,9 @@ def _x_of(x_at, step, begin, twice, end, COLUMNS: tl.constexpr, WHOLE: tl.conste
 
 
 @triton.jit
-def _side(side, step, last, least_at, PER_STEP: tl.constexpr, MINIMA: tl.constexpr):
+def _side(side, step, steps, least_at, PER_STEP: tl.constexpr, MINIMA: tl.constexpr):
     """A step's scales and minima; the scales twice where there are none."""
-    start = side + tl.minimum(step, last - 1) * PER_STEP
+    start = side + tl.minimum(step, steps - 1) * PER_STEP
     scale = tl.load(start)
     least = scale
     if MINIMA:
@@ -75,8 +75,7 @@ def quant_one_row(
     scales,
     bias,
     y,
-    partial,
-    counters,
+    norms,
     width,
     columns,
     block_bytes,
@@ -86,6 +85,7 @@ def quant_one_row(
     PACKED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
     BLOCK_N: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -105,7 +105,6 @@ def quant_one_row(
     SLICES: tl.constexpr = BLOCK_N // 16
     SIDES: tl.constexpr = 2 if ACTIVATION != 0 else 1
     steps = tl.cdiv(columns, COLUMNS)
-    first, last = part_of(steps)
     element = tl.arange(0, SIDES * SLICES * SPLIT * 128)
     warp, own = element // 128, element % 128
     thread, item = own // 4, own % 4
@@ -114,20 +113,19 @@ def quant_one_row(
     if SIDES == 2:
         sixteen += warp // (SLICES * SPLIT) * (width // 16)
     block, quarter = (sixteen // 4).to(tl.int64), sixteen % 4
-    step = first + warp % SPLIT
+    step = warp % SPLIT
     span = 2 * (thread % 4) + item % 2
     at = words + block * (block_bytes // 4) + quarter * 128 + own
     side_at = scales + block * (block_bytes // 2) + steps * (2 * STEP)
     side_at += quarter * 16 + thread // 4 + 8 * (item // 2) + span * SPAN // GROUP * ROWS
     least_at = steps * PER_STEP
-    now = _pieces(at, step, last)
-    side = _side(side_at, step, last, least_at, PER_STEP, MINIMA)
+    now = _pieces(at, step, steps)
+    side = _side(side_at, step, steps, least_at, PER_STEP, MINIMA)
     soon = now
     if DEPTH == 2:
-        soon = _pieces(at, step + SPLIT, last)
+        soon = _pieces(at, step + SPLIT, steps)
     # Two columns of x an element: with 4 bits a thread's four are of 32 columns, with 8 the first two of 16.
     twice = thread // 4 * (SPAN // 2) + thread % 4 + (item if BITS == 4 else item % 2) * 4
-    end = tl.minimum(last * COLUMNS, columns)
     x_at = x.to(tl.pointer_type(tl.int32), bitcast=True) + twice
     ones = span_ones(element)
     units = tl.where((BITS == 4) & (span // 2 % 2 == 1), 2.0**20, 2.0**24)
@@ -136,21 +134,23 @@ def quant_one_row(
     none = tl.zeros([SIDES * SLICES * SPLIT * 128], tl.float32)
     out = none
     wait_for_previous(DEPENDENT)
-    right = _x_of(x_at, step, begin, twice, end, COLUMNS, WHOLE)
-    soon_right = _x_of(x_at, step + SPLIT, begin, twice, end, COLUMNS, WHOLE)
-    for _ in tl.range(first, last, SPLIT, num_stages=1):
-        next_right = _x_of(x_at, step + 2 * SPLIT, begin, twice, end, COLUMNS, WHOLE)
+    row, one = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, 1)
+    beside = load_beside(norms, row, one, 1, width, NORM, 1)
+    right = _x_of(x_at, step, begin, twice, columns, COLUMNS, WHOLE)
+    soon_right = _x_of(x_at, step + SPLIT, begin, twice, columns, COLUMNS, WHOLE)
+    for _ in tl.range(0, steps, SPLIT, num_stages=1):
+        next_right = _x_of(x_at, step + 2 * SPLIT, begin, twice, columns, COLUMNS, WHOLE)
         # A piece is asked for where one was used: its registers are free. Two chains of products at a time.
         later = step + DEPTH * SPLIT
         even = piece_products(now[0], right, none, ones, 0, BITS, PACKED)
-        first_piece = _piece(at, later, last, 0)
+        first_piece = _piece(at, later, steps, 0)
         odd = piece_products(now[1], right, none, ones, 1, BITS, PACKED)
-        second_piece = _piece(at, later, last, 1)
+        second_piece = _piece(at, later, steps, 1)
         even = piece_products(now[2], right, even, ones, 2, BITS, PACKED)
-        third_piece = _piece(at, later, last, 2)
+        third_piece = _piece(at, later, steps, 2)
         odd = piece_products(now[3], right, odd, ones, 3, BITS, PACKED)
-        ahead = first_piece, second_piece, third_piece, _piece(at, later, last, 3)
-        next_side = _side(side_at, step + SPLIT, last, least_at, PER_STEP, MINIMA)
+        ahead = first_piece, second_piece, third_piece, _piece(at, later, steps, 3)
+        next_side = _side(side_at, step + SPLIT, steps, least_at, PER_STEP, MINIMA)
         out += _weighted(even + odd, span_sums(right, BITS, PACKED), units, side, BITS, MINIMA)
         side = next_side
         right, soon_right = soon_right, next_right
@@ -159,14 +159,12 @@ def quant_one_row(
         else:
             now = ahead
         step += SPLIT
-    both_sides = _row_sums(out, SIDES, SLICES, SPLIT)
+    sides = _row_sums(out, SIDES, SLICES, SPLIT)
     if SIDES == 2:
         upper = tl.arange(0, 2)[:, None, None] == 1
-        found = tl.sum(tl.where(upper, 0.0, both_sides), 0)
-        up = tl.sum(tl.where(upper, both_sides, 0.0), 0)
+        found = tl.sum(tl.where(upper, 0.0, sides), 0)
+        up = tl.sum(tl.where(upper, sides, 0.0), 0)
     else:
-        found = tl.reshape(both_sides, [BLOCK_N, 1])
+        found = tl.reshape(sides, [BLOCK_N, 1])
         up = found
-    row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    one = tl.arange(0, 1)
-    add_parts(found, up, partial, counters, bias, y, row, one, 1, width, HAS_BIAS, ACTIVATION, 1, BLOCK_N)
+    store_result(found, up, beside, norms, bias, y, row, one, 1, width, HAS_BIAS, ACTIVATION, NORM, 1, BLOCK_N)

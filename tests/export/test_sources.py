@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from export.sources import Affine, Concat, Constant, Regrouped, RowSlice, Transposed, row_chunks, source_of
+from export.sources import Affine, Concat, Constant, Regrouped, RowSlice, Transposed, Unit, row_chunks, source_of
 from export.stored import Plain, StoredReader
 from export.tensors import RowSource
 from ops.errors import CheckpointError
@@ -35,6 +35,9 @@ CASES: dict[str, tuple[RowSource, NDArray[np.float32]]] = {
     "twice": (Transposed(Transposed(A)), A.array),
     "affine": (Affine(A, scale=2.0, offset=1.0), A.array * 2 + 1),
     "constant": (Constant(TABLE), TABLE),
+    "unit": (Unit(A), np.array([2.0**-7], np.float32)),
+    "unit of a power": (Unit(Affine(B, scale=0.0, offset=-0.25)), np.array([2.0], np.float32)),
+    "unit of zeros": (Unit(Affine(B, scale=0.0)), np.ones(1, np.float32)),
     "regroup": (Regrouped(A, 2, 3, 2), A.array.reshape(2, 3, 2, 8).swapaxes(1, 2).reshape(12, 8)),
     "heads": (Regrouped(A, 1, 2, 3, 2), A.array.reshape(2, 3, 2, 8).swapaxes(0, 1).reshape(12, 8)),
     "nested": (

@@ -23,8 +23,8 @@ from export.kernels.compile import compile_choice, compile_variant
 from export.kernels.pack import pack
 from export.kernels.plan import variants_of
 from export.kernels.side_by_side import compile_all
-from export.kernels.tuning import tiles
-from export.kernels.variant import Variant
+from export.kernels.tuning import serving, tiles
+from export.kernels.variant import ANY_ROWS, Variant
 from export.lowering import LoweredModel, lower
 from export.recipe import recipe_for
 from ops.errors import ConfigError, KernelError
@@ -83,7 +83,23 @@ def test_a_llamas_kernels() -> None:
     assert {"sample_part/read", "sample_part/copied"} <= set(found)
     assert "linear_row/bfloat16/same/plain/silu" in found
     assert "linear_tile/bfloat16/float32/plain/none" in found
-    assert found["linear_row/bfloat16/same/plain/none"].letters() == "PPPPII"
+    assert found["linear_row/bfloat16/same/plain/none"].letters() == "PPPPPiPPPPfII"
+
+
+def test_products_around_norms_have_no_more_binaries_than_their_rows_ask_for() -> None:
+    found = variants("llama", "int4")
+    assert found["quant_tile/float16/4.32/added/plain/none"].rows == (1, 64)
+    alone = replace(found["quant_tile/float16/4.32/same/plain/none"], rows=(65, 2**31 - 1))
+    served = {
+        rows: [choice.rows for choice in serving(tiles("quant_tile_scaled", "sm_90"), rows)]
+        for rows in ((1, 64), alone.rows, ANY_ROWS)
+    }
+    assert served == {(1, 64): [16, 32, 64], alone.rows: [128], ANY_ROWS: [16, 32, 64, 128]}
+    assert serving(tiles("quant_tile", "sm_80"), (1, 64))[-1].rows == 128, "33 to 64 rows, and more"
+    assert [one.columns for one in serving(tiles("linear_row", "sm_90"), (1, 64))] == [2048, 0]
+    # q | k | v read what is normalised and what is not: both serve any number of rows.
+    assert found["quant_tile/float16/4.32/same/plain/none"].rows == ANY_ROWS
+    assert alone.joined(found["quant_tile/float16/4.32/added/plain/none"]).rows == ANY_ROWS
 
 
 def test_quantised_kernels_name_their_form() -> None:

@@ -12,7 +12,7 @@ from ops.reference.gated_activation import gated_activation
 from ops.triton.gather import quant_gather_kernel
 from ops.triton.quant_matmul import dequantise_kernel, quant_tile_kernel
 from tests.ops.triton.conftest import INTERPRETED
-from tests.ops.triton.tools import check, parts_of, poisoned, rounded, tensor
+from tests.ops.triton.tools import check, norms_around, parts_of, poisoned, rounded, tensor
 
 FORMS = [
     QuantForm(4, 32),
@@ -109,9 +109,10 @@ def test_quant_matmul(
     partial, counters = parts_of(grid, block_n * block_m * (2 if gated else 1), device)
     quant_tile_kernel[grid](
         tensor(x, device, DTYPE), words, scales, tensor(bias, device, DTYPE), y, partial, counters,
-        rows, width, columns, packed.shape[1], BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima),
-        PACKED=int(not INTERPRETED), HAS_BIAS=1, ACTIVATION=int(gated), DEPENDENT=0,
-        BLOCK_M=block_m, BLOCK_N=block_n, DEPTH=depth, SPLIT=0, STAGES=2,
+        *norms_around(device, DTYPE), rows, width, columns, packed.shape[1],
+        BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima), PACKED=int(not INTERPRETED), HAS_BIAS=1,
+        ACTIVATION=int(gated), NORM=0, DEPENDENT=0, BLOCK_M=block_m, BLOCK_N=block_n, DEPTH=depth, SPLIT=0, WHOLE=0,
+        STAGES=2,
     )  # fmt: skip
     assert not counters.any()
     expected, reach = reference(form, codes, x, bias, gated)
@@ -120,8 +121,8 @@ def test_quant_matmul(
 
 @pytest.mark.parametrize("form", [*FORMS, QuantForm(4, 64), QuantForm(8, 128)], ids=name_of)
 @pytest.mark.parametrize(
-    ("width", "columns", "parts", "block_n", "depth", "split"),
-    [(24, 90, 1, 16, 1, 4), (130, 300, 1, 32, 2, 4), (64, 2100, 1, 64, 1, 2), (60, 1801, 2, 16, 2, 2)],
+    ("width", "columns", "block_n", "depth", "split"),
+    [(24, 90, 16, 1, 4), (130, 320, 32, 2, 4), (64, 2100, 64, 1, 2), (60, 1801, 16, 2, 2)],
 )
 @pytest.mark.parametrize("gated", [False, True])
 def test_quant_matmul_of_one_row(
@@ -129,7 +130,6 @@ def test_quant_matmul_of_one_row(
     form: QuantForm,
     width: int,
     columns: int,
-    parts: int,
     block_n: int,
     depth: int,
     split: int,
@@ -146,15 +146,15 @@ def test_quant_matmul_of_one_row(
     given = tensor(np.append(x[0], np.full(2, np.nan)), device, DTYPE)
     y = poisoned((1, width), device, DTYPE)
     words, scales = arguments(packed, device)
-    grid = (-(-width // block_n), parts, 1)
-    partial, counters = parts_of(grid, block_n * (2 if gated else 1), device)
+    grid = (-(-width // block_n), 1, 1)
+    partial, counters = parts_of(grid, 0, device)
     quant_tile_kernel[grid](
         given, words, scales, tensor(bias, device, DTYPE), y, partial, counters,
-        1, width, columns, packed.shape[1], BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima),
-        PACKED=int(not INTERPRETED), HAS_BIAS=1, ACTIVATION=int(gated), DEPENDENT=0,
-        BLOCK_M=1, BLOCK_N=block_n, DEPTH=depth, SPLIT=split, STAGES=1, num_warps=block_n // 16 * split * (2 if gated else 1),
+        *norms_around(device, DTYPE), 1, width, columns, packed.shape[1],
+        BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima), PACKED=int(not INTERPRETED), HAS_BIAS=1,
+        ACTIVATION=int(gated), NORM=0, DEPENDENT=0, BLOCK_M=1, BLOCK_N=block_n, DEPTH=depth, SPLIT=split,
+        WHOLE=int(columns % 32 == 0), STAGES=1, num_warps=block_n // 16 * split * (2 if gated else 1),
     )  # fmt: skip
-    assert not counters.any()
     expected, reach = reference(form, codes, x, bias, gated)
     check(y, expected, reach, DTYPE)
 
