@@ -64,6 +64,13 @@ def _gated(kernel: str, activation: str) -> str:
     return kernel if activation == "none" else f"{kernel}_gated"
 
 
+def _quant_tile(form: dict[str, int]) -> str:
+    """The name in the tuning table: sums are scaled, of wide groups, or weights, or few rows have no way of their own."""
+    if form["GROUP"] >= 64 and not form["MINIMA"]:
+        return "quant_tile"
+    return "quant_tile_scaled" if form["GROUP"] >= 32 else "quant_tile_narrow"
+
+
 def _adds(node: ir.Node) -> bool:
     return node.op_type.endswith("AddRMSNorm")
 
@@ -196,9 +203,9 @@ class _Plan:
         packed = {"words": "*i32", "scales": "*fp16"}
         types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": product.stored} | _PARTS | product.norms
         types |= {"rows": "i32", "width": "i32", "columns": "i32", "block_bytes": "i32"}
-        # Groups of at least 64 columns without minima: sums are scaled instead of weights.
-        whole = numbers["GROUP"] >= 64 and not numbers["MINIMA"]
-        tuned = _gated("quant_tile" if whole else "quant_tile_scaled", product.activation)
+        # Where it is known that columns come in spans (ops/triton/span_products.py).
+        numbers["WHOLE"] = int(columns % 32 == 0)
+        tuned = _gated(_quant_tile(numbers), product.activation)
         function = quant_matmul.quant_tile_kernel
 
         def add(result: str, rows: tuple[int, int]) -> None:

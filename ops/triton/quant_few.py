@@ -80,9 +80,7 @@ def _bare_codes(words, PAIR: tl.constexpr, BITS: tl.constexpr, PACKED: tl.conste
 
 
 @triton.jit
-def _pair_product(
-    words, right, PAIR: tl.constexpr, BITS: tl.constexpr, MINIMA: tl.constexpr, PACKED: tl.constexpr
-):
+def _pair_product(words, right, PAIR: tl.constexpr, BITS: tl.constexpr, MINIMA: tl.constexpr, PACKED: tl.constexpr):
     """A pair's columns, or half of them, of W . x, in units where PACKED: float32 [rows of W, rows of x]."""
     upper: tl.constexpr = BITS == 4 and PAIR % 2 == 1
     unit: tl.constexpr = (_UNIT * (16 if upper else 1)) if PACKED else 1.0
@@ -124,7 +122,12 @@ def _group_product(
 
 @triton.jit
 def _group_sum(
-    right, NUMBER: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr, ROWS_OF_W: tl.constexpr, UNIT: tl.constexpr
+    right,
+    NUMBER: tl.constexpr,
+    GROUP: tl.constexpr,
+    SPAN: tl.constexpr,
+    ROWS_OF_W: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
     """A group's columns of x added up, in units, for each row of W: what minima are multiplied with."""
     ones = tl.full([ROWS_OF_W, SPAN], UNIT, tl.float16)

@@ -220,7 +220,7 @@ def quant_tile_kernel(
     (`ops.triton.quant_one`). WHOLE: columns are known to be a multiple of 32.
     """
     norms = (squares, tiles, residual, gain, unit, total, epsilon)
-    if SPLIT > 0 and BITS * GROUP >= 128:
+    if SPLIT > 0:
         quant_one_row(
             x,
             words,
@@ -244,7 +244,7 @@ def quant_tile_kernel(
             SPLIT,
             WHOLE,
         )
-    elif DEPTH > 0 and GROUP >= 32:
+    elif DEPTH > 0:
         quant_few_rows(
             x,
             words,
