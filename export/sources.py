@@ -198,7 +198,7 @@ class Row(Expression):
 
 
 class Unit(Expression):
-    """The power of two, as [1], that takes the largest magnitude of a vector into [1/2, 1); 1 where all are zero."""
+    """The power of two, as [1], that takes a vector's largest magnitude into [1/2, 1); 1 where all are zero."""
 
     def __init__(self, source: RowSource) -> None:
         self.source = source
@@ -206,7 +206,8 @@ class Unit(Expression):
 
     def rows(self, start: int, stop: int) -> NDArray[np.float32]:
         _, exponent = np.frexp(np.abs(self.source.all()).max())
-        return np.ldexp(np.ones(1, np.float32), -exponent)[start:stop]
+        unit: NDArray[np.float32] = np.ldexp(np.ones(1, np.float32), -exponent)
+        return unit[start:stop]
 
     def recipe(self) -> dict[str, Any]:
         return {"op": "unit", "source": self.source.recipe()}

@@ -128,48 +128,25 @@ GATED_ACTIVATION = Schema(
     attributes=(Attribute("activation", "string", "silu, gelu (erf) or gelu_tanh", "silu"),),
 )
 
-_SQUARES = Input("squares", "float32", "[P, T]", "shares of the mean square that x lacks; GPU only", optional=True)
-
 LINEAR = Schema(
     name="Linear",
     meaning=(
         "activation(x . weight^T + bias), summed in float32. With an activation the weight's rows are gate | up "
-        "and y is half as wide. The CPU lowers it to other operators; on a GPU it has kernels of its own. With "
-        "squares of at least one row the product is first divided, row by row, by the root of their sum."
+        "and y is half as wide. The CPU lowers it to other operators; on a GPU it has kernels of its own."
     ),
     inputs=(
         Input("x", "T", "[T, K]", "input"),
         Input("weight", "T", "[N, K]", "weight in the checkpoint's order"),
         Input("bias", "T", "[N]", "added to each row", optional=True),
-        _SQUARES,
     ),
     outputs=(Input("y", "T", "[T, N], or [T, N / 2] with an activation", "result"),),
     attributes=(Attribute("activation", "string", "none, or one of GatedActivation", "none"),),
-)
-
-LINEAR_ADD_RMS_NORM = Schema(
-    name="LinearAddRMSNorm",
-    meaning=(
-        "sum = x . weight^T + bias + residual, summed in float32 and rounded once; y is its RMSNorm, or for few "
-        "rows on a GPU what products with squares take: y = sum * gain * unit, and squares are shares of unit^2 * "
-        "(mean(sum^2) + epsilon), one for each tile of columns. Without shares, P = 0, y is the norm."
-    ),
-    inputs=(
-        *LINEAR.inputs[:2],
-        Input("residual", "T", "[T, N]", "added to the product"),
-        Input("gain", "T", "[N]", "weight of the norm"),
-        LINEAR.inputs[2],
-        Input("unit", "float32", "[1]", "power of two by which no gain is 1 or more; with float16", optional=True),
-    ),
-    outputs=(*ADD_RMS_NORM.outputs, Input("squares", "float32", "[P, T]", "shares of each row's mean square")),
-    attributes=ADD_RMS_NORM.attributes,
 )
 
 LOGITS = replace(
     LINEAR,
     name="Logits",
     meaning="Linear without an activation whose result stays in float32: the head of a graph in 16 bits.",
-    inputs=LINEAR.inputs[:3],
     outputs=(Input("y", "float32", "[T, N]", "result"),),
     attributes=(),
 )
@@ -196,7 +173,8 @@ QUANT_MATMUL = Schema(
         "k's group, or (code - 2^(bits - 1)) * scale without minima; norm is RMSNorm where its weight is given. "
         "With an activation the rows of W are gate | up, each a multiple of 16, and y is half as wide. norm(x) is "
         "rounded to int8 by row and group (scale absmax / 127, ties to even), unless the session's entry "
-        "ortolan.activations is float32; on a GPU x is float16 and is not rounded further. On the CPU a row's "
+        "ortolan.activations is float32; on a GPU x is float16 and is not rounded further, and "
+        "with squares x . W^T is first divided, row by row, by the root of their sum. On the CPU a row's "
         "bits do not depend on the other rows nor on the number of threads."
     ),
     inputs=(
@@ -205,7 +183,7 @@ QUANT_MATMUL = Schema(
         Input("norm", "T", "[K]", "weight of an RMS norm of x", optional=True),
         Input("bias", "T", "[N]", "added to each row", optional=True),
         Input("residual", "T", "[T, N], or [T, N / 2] with an activation", "added last", optional=True),
-        _SQUARES,
+        Input("squares", "float32", "[P, 32]", "shares of the mean squares that x lacks; GPU only", optional=True),
     ),
     outputs=(Input("y", "T", "[T, N], or [T, N / 2] with an activation", "result"),),
     attributes=(
@@ -215,12 +193,25 @@ QUANT_MATMUL = Schema(
     ),
 )
 
-QUANT_MATMUL_ADD_RMS_NORM = replace(
-    LINEAR_ADD_RMS_NORM,
+QUANT_MATMUL_ADD_RMS_NORM = Schema(
     name="QuantMatMulAddRMSNorm",
-    meaning="LinearAddRMSNorm with W as in QuantMatMul.",
-    inputs=(LINEAR_ADD_RMS_NORM.inputs[0], QUANT_MATMUL.inputs[1], *LINEAR_ADD_RMS_NORM.inputs[2:]),
-    attributes=(*_QUANTISED, *LINEAR_ADD_RMS_NORM.attributes),
+    meaning=(
+        "sum = x . W^T + bias + residual with W as in QuantMatMul, rounded once; y = RMSNorm(sum). Of few rows the "
+        "norm is left to products with squares: y = sum * gain * unit, and each row's shares add up to unit^2 * "
+        "(mean(sum^2) + epsilon); P = 0 where y is the norm. GPU only."
+    ),
+    inputs=(
+        *QUANT_MATMUL.inputs[:2],
+        Input("residual", "T", "[T, N]", "added to the product"),
+        Input("gain", "T", "[N]", "weight of the norm"),
+        Input("unit", "float32", "[1]", "power of two by which no gain is 1 or more"),
+        Input("bias", "T", "[N]", "added to each row", optional=True),
+    ),
+    outputs=(
+        *ADD_RMS_NORM.outputs,
+        Input("squares", "float32", "[P, 32]", "each row's shares of the mean square"),
+    ),
+    attributes=(*_QUANTISED, *ADD_RMS_NORM.attributes),
 )
 
 QUANT_LOGITS = replace(
@@ -342,7 +333,6 @@ SCHEMAS: dict[str, Schema] = {
         ADD_RMS_NORM,
         GATED_ACTIVATION,
         LINEAR,
-        LINEAR_ADD_RMS_NORM,
         LOGITS,
         QUANT_MATMUL,
         QUANT_MATMUL_ADD_RMS_NORM,

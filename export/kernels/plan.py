@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -24,18 +23,16 @@ from ops.triton import (
     rms_norm,
 )
 from ops.triton.activation import ACTIVATIONS
-from ops.triton.few_rows import ADDED, PLAIN, SCALED
+from ops.triton.few_rows import ADDED, PLAIN, ROOM, SCALED
 
 #: Slots of a cache block that attention is compiled for.
 BLOCK_SIZE = 16
 _ALIGNMENT = 16
 _LOGITS = ("Logits", "QuantLogits")
+#: A product that a norm follows, and its place for a bias; others have theirs elsewhere.
+_ADDED, _ADDED_BIAS = "QuantMatMulAddRMSNorm", 5
 #: Where programs that split a product leave their parts, and count them.
 _PARTS = {"partial": "*fp32", "counters": "*i32"}
-#: Rows up to which a product leaves the norm behind it to the next one (kDeferredRows in ops/src/cuda_product.h).
-_DEFERRED_ROWS = 64
-#: What a product does about the norms around it, by the result that its key names.
-_NORMS = {"float32": PLAIN.value, "same": SCALED.value, "added": ADDED.value}
 
 
 def variants_of(graph: ir.Graph, dtype: str) -> list[Variant]:
@@ -65,29 +62,19 @@ def _gated(kernel: str, activation: str) -> str:
 
 
 def _quant_tile(form: dict[str, int]) -> str:
-    """The name in the tuning table: sums are scaled, of wide groups, or weights, or few rows have no way of their own."""
+    """The name in the tuning table: sums are scaled, of wide groups, or weights; or few rows have no way either."""
     if form["GROUP"] >= 64 and not form["MINIMA"]:
         return "quant_tile"
     return "quant_tile_scaled" if form["GROUP"] >= 32 else "quant_tile_narrow"
 
 
-def _adds(node: ir.Node) -> bool:
-    return node.op_type.endswith("AddRMSNorm")
-
-
-def _given(node: ir.Node, index: int) -> bool:
-    return len(node.inputs) > index and node.inputs[index] is not None
-
-
-@dataclass(frozen=True)
-class _Product:
-    """stored: Triton's type of the result. flags: the rest of the key. norms: arguments about the norms around."""
-
-    stored: str
-    activation: str
-    flags: tuple[str, str, str]
-    constants: dict[str, int]
-    norms: dict[str, str]
+def _around(result: str, added: bool) -> Iterator[tuple[str, int, tuple[int, int]]]:
+    """What a quantised product does about the norms around it, and for how many rows: its name in a key, NORM."""
+    if added:
+        yield "added", ADDED.value, (1, ROOM.value)
+        yield result, SCALED.value, (ROOM.value + 1, ANY_ROWS[1])
+    else:
+        yield result, SCALED.value if result == "same" else PLAIN.value, ANY_ROWS
 
 
 class _Plan:
@@ -103,10 +90,9 @@ class _Plan:
             "GatedActivation": lambda node: self._gated(node.attributes["activation"].as_string()),
             "Linear": self._linear,
             "Logits": self._linear,
-            "LinearAddRMSNorm": self._linear,
             "QuantMatMul": self._quant_matmul,
             "QuantLogits": self._quant_matmul,
-            "QuantMatMulAddRMSNorm": self._quant_matmul,
+            _ADDED: self._quant_matmul,
             "QuantGather": self._quant_gather,
             "PagedAttention": self._attention,
             "Experts": self._experts,
@@ -152,41 +138,42 @@ class _Plan:
         constants = {"ACTIVATION": ACTIVATIONS[activation]}
         self._add("gated_activation", (activation,), gated_activation.gated_activation_kernel, types, constants, {})
 
-    def _product(self, node: ir.Node, width: int, bias: bool) -> _Product:
-        """What is said of both kinds of products; adds the kernels that more rows than a product's own need."""
+    def _product(self, node: ir.Node, bias: bool) -> tuple[str, str, tuple[str, ...], dict[str, int]]:
+        """Triton's type of the result, the activation, the rest of the key, and the constants of both."""
         given = node.attributes.get("activation")
         activation = given.as_string() if given is not None else "none"
-        result = "float32" if node.op_type in _LOGITS else "added" if _adds(node) else "same"
-        stored = "*fp32" if result == "float32" else f"*{self.t}"
+        logits = node.op_type in _LOGITS
+        rest = ("float32" if logits else "same", "bias" if bias else "plain", activation)
         if activation != "none":
             self._gated(activation)
         if bias:
-            types = {"bias": f"*{self.t}", "y": stored, "width": "i32"}
-            kept = "float32" if result == "float32" else "same"
-            self._add("bias_rows", (kept,), linear.bias_rows_kernel, types, {}, {})
-        if result == "added":
-            self._add_norm(width)
-        norms = {"squares": "*fp32", "tiles": "i32", "residual": f"*{self.t}", "gain": f"*{self.t}"}
-        norms |= {"unit": "*fp32", "total": f"*{self.t}", "epsilon": "fp32"}
-        constants = {"HAS_BIAS": int(bias), "ACTIVATION": ACTIVATIONS[activation], "NORM": _NORMS[result]}
-        flags = (result, "bias" if bias else "plain", activation)
-        return _Product(stored, activation, flags, constants, norms)
+            out = "*fp32" if logits else f"*{self.t}"
+            types = {"bias": f"*{self.t}", "y": out, "width": "i32"}
+            self._add("bias_rows", (rest[0],), linear.bias_rows_kernel, types, {}, {})
+        constants = {"HAS_BIAS": int(bias), "ACTIVATION": ACTIVATIONS[activation]}
+        return ("*fp32" if logits else f"*{self.t}"), activation, rest, constants
 
     def _linear(self, node: ir.Node) -> None:
         height, columns = (int(dim) for dim in dims(node.inputs[1]))  # type: ignore[arg-type]
-        at = 4 if _adds(node) else 2
-        product = self._product(node, height, _given(node, at))
-        pointers = {"x": f"*{self.t}", "w": f"*{self.t}", "bias": f"*{self.t}", "y": product.stored}
-        width = height if product.activation == "none" else height // 2
+        bias = len(node.inputs) > 2 and node.inputs[2] is not None
+        out, activation, rest, constants = self._product(node, bias)
+        pointers = {"x": f"*{self.t}", "w": f"*{self.t}", "bias": f"*{self.t}", "y": out}
+        width = height if activation == "none" else height // 2
         sizes = {"width": width, "columns": columns}
-        for kernel, function, parts in (
-            ("linear_row", linear.linear_row_kernel, {}),
-            ("linear_tile", linear.linear_tile_kernel, _PARTS),
-        ):
-            types = pointers | parts | product.norms | ({"rows": "i32"} if parts else {})
-            types |= {"width": "i32", "columns": "i32"}
-            tuned = _gated(kernel, product.activation)
-            self._add(kernel, product.flags, function, types, product.constants, sizes, tuned)
+        types = pointers | {"width": "i32", "columns": "i32"}
+        self._add(
+            "linear_row", rest, linear.linear_row_kernel, types, constants, sizes, _gated("linear_row", activation)
+        )
+        types = pointers | _PARTS | {"rows": "i32", "width": "i32", "columns": "i32"}
+        self._add(
+            "linear_tile",
+            rest,
+            linear.linear_tile_kernel,
+            types,
+            constants,
+            sizes,
+            _gated("linear_tile", activation),
+        )
 
     def _form(self, node: ir.Node, prefix: str = "") -> tuple[str, dict[str, int]]:
         bits, group = node.attributes[f"{prefix}bits"].as_int(), node.attributes[f"{prefix}group"].as_int()
@@ -196,29 +183,27 @@ class _Plan:
 
     def _quant_matmul(self, node: ir.Node) -> None:
         columns, height = node.attributes["columns"].as_int(), node.attributes["rows"].as_int()
-        product = self._product(node, height, _given(node, 4 if _adds(node) else 3))
+        added = node.op_type == _ADDED
+        bias_at = _ADDED_BIAS if added else 3
+        bias = len(node.inputs) > bias_at and node.inputs[bias_at] is not None
+        out, activation, (result, *rest), constants = self._product(node, bias)
         form, numbers = self._form(node)
-        width = height if product.activation == "none" else height // 2
-        sizes = {"width": width, "columns": columns, "block_bytes": 16}
-        packed = {"words": "*i32", "scales": "*fp16"}
-        types = {"x": f"*{self.t}"} | packed | {"bias": f"*{self.t}", "y": product.stored} | _PARTS | product.norms
+        sizes = {"width": height if activation == "none" else height // 2, "columns": columns, "block_bytes": 16}
+        pointer, packed = f"*{self.t}", {"words": "*i32", "scales": "*fp16"}
+        types = {"x": pointer} | packed | {"bias": pointer, "y": out} | _PARTS
+        types |= {"squares": "*fp32", "tiles": "i32", "residual": pointer, "gain": pointer, "unit": "*fp32"}
+        types |= {"total": pointer, "epsilon": "fp32"}
         types |= {"rows": "i32", "width": "i32", "columns": "i32", "block_bytes": "i32"}
-        # Where it is known that columns come in spans (ops/triton/span_products.py).
+        # Whether columns are known to come in whole spans (ops/triton/span_products.py).
         numbers["WHOLE"] = int(columns % 32 == 0)
-        tuned = _gated(_quant_tile(numbers), product.activation)
-        function = quant_matmul.quant_tile_kernel
-
-        def add(result: str, rows: tuple[int, int]) -> None:
-            constants = {**numbers, **product.constants, "NORM": _NORMS[result], "PACKED": 1}
-            rest = (form, result, *product.flags[1:])
-            self._add("quant_tile", rest, function, types, constants, sizes, tuned, rows)
-
-        if product.flags[0] == "added":
-            add("added", (1, _DEFERRED_ROWS))
-            add("same", (_DEFERRED_ROWS + 1, ANY_ROWS[1]))
-        else:
-            add(product.flags[0], ANY_ROWS)
-        types = packed | {"out": f"*{self.t}", "height": "i32", "columns": "i32", "block_bytes": "i32"}
+        tuned = _gated(_quant_tile(numbers), activation)
+        for kind, norm, rows in _around(result, added):
+            flags = {**numbers, **constants, "NORM": norm, "PACKED": 1}
+            function = quant_matmul.quant_tile_kernel
+            self._add("quant_tile", (form, kind, *rest), function, types, flags, sizes, tuned, rows)
+        if added:
+            self._add_norm(height)
+        types = packed | {"out": pointer, "height": "i32", "columns": "i32", "block_bytes": "i32"}
         self._add("dequantise", (form,), quant_matmul.dequantise_kernel, types, {**numbers, "PACKED": 1}, sizes)
 
     def _quant_gather(self, node: ir.Node) -> None:
@@ -270,23 +255,26 @@ class _Plan:
             given = node.attributes.get(name)
             return given.as_int() if given is not None else 0
 
+        def present(index: int) -> bool:
+            return len(node.inputs) > index and node.inputs[index] is not None
+
         heads, kv_heads, rotary = integer("heads"), integer("kv_heads"), integer("rotary_dims")
         head_dim, value_dim = (int(dims(node.inputs[index])[3]) for index in (3, 4))  # type: ignore[arg-type]
         softcap = node.attributes.get("softcap")
         capped = softcap is not None and softcap.as_float() > 0
-        window, sinks = integer("window") > 0, _given(node, 14)
+        window, sinks = integer("window") > 0, present(14)
         pointer = f"*{self.t}"
         shape = {"HEAD_DIM": head_dim, "VALUE_DIM": value_dim}
 
         turning = f".{rotary}" + (".interleaved" if integer("interleaved") else "")
-        turning += (".q_norm" if _given(node, 12) else "") + (".k_norm" if _given(node, 13) else "")
+        turning += (".q_norm" if present(12) else "") + (".k_norm" if present(13) else "")
         turned = {"ROTARY": rotary, "INTERLEAVED": integer("interleaved")}
-        turned |= {"HAS_Q_NORM": int(_given(node, 12)), "HAS_K_NORM": int(_given(node, 13))}
+        turned |= {"HAS_Q_NORM": int(present(12)), "HAS_K_NORM": int(present(13))}
         inputs = dict.fromkeys(("q", "k", "v"), pointer)
         rope = dict.fromkeys(("rope_table", "q_norm", "k_norm"), "*fp32")
         strides = dict.fromkeys(("q_stride", "k_stride", "v_stride"), "i32")
         widths = [heads * head_dim, kv_heads * head_dim, kv_heads * value_dim]
-        if not _given(node, 1):
+        if not present(1):
             widths = [sum(widths)] * 3
         aligned = dict(zip(strides, widths, strict=True))
         cache = node.inputs[3]

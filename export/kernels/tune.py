@@ -98,14 +98,6 @@ def _grid(choice: Tiles, rows: int, width: int, steps: int) -> tuple[int, int, i
     return tiles, -(-steps // each), -(-rows // sizes["BLOCK_M"])
 
 
-def _norms(x: Any) -> tuple[Any, ...]:
-    """What kernels take for the norms around a product and do not read where it is alone: squares to epsilon."""
-    import torch
-
-    wide = torch.empty(0, device="cuda")
-    return wide, 0, x, x, wide, x, 0.0
-
-
 def _options(choice: Tiles, activation: int) -> dict[str, int]:
     """What a launch gives a kernel besides its arguments; PROGRAMS is for the grid.
 
@@ -113,11 +105,8 @@ def _options(choice: Tiles, activation: int) -> dict[str, int]:
     """
     import torch
 
-    from ops.triton.few_rows import PLAIN
-
     early = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (DEPENDENT // 10, 0)
-    options = {"HAS_BIAS": 0, "ACTIVATION": activation, "NORM": PLAIN.value, "DEPENDENT": int(early)}
-    options["num_warps"] = choice.warps
+    options = {"HAS_BIAS": 0, "ACTIVATION": activation, "DEPENDENT": int(early), "num_warps": choice.warps}
     if early:
         options["launch_pdl"] = 1
     sizes = {name: value for name, value in choice.constants.items() if name != "PROGRAMS"}
@@ -139,7 +128,7 @@ def _linear(choice: Tiles, rows: int, width: int, columns: int, activation: int)
         one: Any = linear_row_kernel
         programs = (-(-width // choice.constants["BLOCK_N"]),)
         return [
-            lambda w=w: one[programs](x, w, x, y, *_norms(x), width, columns, **options)  # type: ignore[misc]
+            lambda w=w: one[programs](x, w, x, y, width, columns, **options)  # type: ignore[misc]
             for w in _weights(16, make)
         ]
     parts, counters = _scratch()
@@ -147,7 +136,7 @@ def _linear(choice: Tiles, rows: int, width: int, columns: int, activation: int)
     kernel: Any = linear_tile_kernel
     return [
         lambda w=w: kernel[grid](  # type: ignore[misc]
-            x, w, x, y, parts, counters, *_norms(x), rows, width, columns, **options, STAGES=choice.stages
+            x, w, x, y, parts, counters, rows, width, columns, **options, STAGES=choice.stages
         )
         for w in _weights(16, make)
     ]
@@ -159,6 +148,7 @@ def _quant(
     import torch
 
     from ops.cuda_layout import shape_of, steps_of
+    from ops.triton.few_rows import PLAIN
     from ops.triton.quant_matmul import quant_tile_kernel
 
     shape = shape_of(form, width * (1 + activation), columns)
@@ -172,6 +162,8 @@ def _quant(
     parts, counters = _scratch()
     options = _options(choice, activation) | {"BITS": form.bits, "GROUP": form.group, "MINIMA": int(form.minima)}
     options |= {"PACKED": 1, "WHOLE": int(columns % 32 == 0)}
+    options["NORM"] = PLAIN.value
+    alone = (counters, 0, x, x, counters, x, 0.0)  # of norms around it, which it does not read
     grid = _grid(choice, rows, width, steps_of(form.bits, columns))
     sizes = (rows, width, columns, shape[1])
     kernel: Any = quant_tile_kernel
@@ -184,7 +176,7 @@ def _quant(
             y,
             parts,
             counters,
-            *_norms(x),
+            *alone,
             *sizes,
             **options,
             STAGES=choice.stages,

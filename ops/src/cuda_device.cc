@@ -96,13 +96,17 @@ void Device::add(Kernel kernel, const void* image) {
   variants.push_back(std::make_unique<Kernel>(std::move(kernel)));
 }
 
-const Kernel& Device::find(const std::string& key, int64_t rows, int64_t columns) const {
+const Kernel* Device::known(const std::string& key, int64_t rows, int64_t columns) const {
   const auto found = kernels_.find(key);
-  if (found != kernels_.end()) {
-    for (const auto& kernel : found->second) {
-      if (rows <= kernel->rows && columns >= kernel->columns) return *kernel;
-    }
+  if (found == kernels_.end()) return nullptr;
+  for (const auto& kernel : found->second) {
+    if (rows <= kernel->rows && columns >= kernel->columns) return kernel.get();
   }
+  return nullptr;
+}
+
+const Kernel& Device::find(const std::string& key, int64_t rows, int64_t columns) const {
+  if (const Kernel* kernel = known(key, rows, columns)) return *kernel;
   throw Failure("the bundle packs no kernel " + key + " for " + std::to_string(rows) + " rows of " +
                 std::to_string(columns) + " columns. Export the model anew with this version.");
 }

@@ -57,6 +57,8 @@ class Device {
   void add(Kernel kernel, const void* image);
   // The first kernel of a key that fits rows and columns. Throws Failure when the bundle has none.
   const Kernel& find(const std::string& key, int64_t rows = 1, int64_t columns = 1) const;
+  // The same, but null when the bundle has none.
+  const Kernel* known(const std::string& key, int64_t rows, int64_t columns) const;
 
   // Scratch memory for one operator's work; the next operator on the stream may overwrite it. It grows when asked
   // for more, outside of graph capture, and older memory stays, because captured graphs use it.

@@ -27,7 +27,6 @@ class Domain {
         logits_(table, session_),
         quant_matmul_(table, session_),
         quant_logits_(table, session_),
-        linear_add_norm_(table, session_),
         quant_add_norm_(table, session_),
         quant_gather_(table, session_),
         experts_(table, session_),
@@ -37,9 +36,8 @@ class Domain {
     const Api api(table);
     api.call("ai.ortolan: creating the domain", abi::kCreateCustomOpDomain, kDomainName, &domain_);
     const OrtCustomOp* ops[] = {&rms_norm_,     &add_rms_norm_, &gated_activation_, &linear_,
-                                &logits_,       &quant_matmul_, &quant_logits_,     &linear_add_norm_,
-                                &quant_add_norm_, &quant_gather_,
-                                &experts_,      &quant_experts_, &paged_attention_,
+                                &logits_,       &quant_matmul_, &quant_logits_,     &quant_add_norm_,
+                                &quant_gather_, &experts_,      &quant_experts_,    &paged_attention_,
                                 &int8_attention_};
     for (const OrtCustomOp* op : ops)
       api.call("ai.ortolan: adding an operator", abi::kCustomOpDomainAdd, domain_, op);
@@ -56,8 +54,7 @@ class Domain {
   Op<Linear<true>> logits_;
   Op<QuantMatMul<false>> quant_matmul_;
   Op<QuantMatMul<true>> quant_logits_;
-  Op<AddNorm<DenseWeights>> linear_add_norm_;
-  Op<AddNorm<QuantWeights>> quant_add_norm_;
+  Op<QuantMatMulAddRMSNorm> quant_add_norm_;
   Op<QuantGather> quant_gather_;
   Op<Experts<false>> experts_;
   Op<Experts<true>> quant_experts_;

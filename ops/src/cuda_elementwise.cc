@@ -46,14 +46,13 @@ void AddRMSNorm::compute(const Call& call) const {
   }
   const Tensor y = call.output(0, "y", x.shape), sum = call.output(1, "sum", x.shape);
   if (x.count == 0) return;
-  launch_add_rms_norm(session_, call, call.stream(), x, residual, weight, y, sum, epsilon_);
+  launch_add_rms_norm(session_, call, x, residual, weight, y, sum, epsilon_);
 }
 
-void launch_add_rms_norm(const Session& session, const Call& call, Stream stream, const Tensor& x,
-                         const Tensor& residual, const Tensor& weight, const Tensor& y, const Tensor& sum,
-                         float epsilon) {
+void launch_add_rms_norm(const Session& session, const Call& call, const Tensor& x, const Tensor& residual,
+                         const Tensor& weight, const Tensor& y, const Tensor& sum, float epsilon) {
   const int64_t columns = x.shape.back();
-  session.device.launch(norm_kernel(session, call, "add_rms_norm", columns), stream, {x.count / columns}, x.data,
+  session.device.launch(norm_kernel(session, call, "add_rms_norm", columns), call.stream(), {x.count / columns}, x.data,
                         residual.data, weight.data, y.data, sum.data, static_cast<int32_t>(columns), epsilon);
 }
 

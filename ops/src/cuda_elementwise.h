@@ -54,9 +54,8 @@ class GatedActivation {
 };
 
 // sum = x + residual, y its norm; y may lie where x does. A weight of one value for each column.
-void launch_add_rms_norm(const Session& session, const Call& call, Stream stream, const Tensor& x,
-                         const Tensor& residual, const Tensor& weight, const Tensor& y, const Tensor& sum,
-                         float epsilon);
+void launch_add_rms_norm(const Session& session, const Call& call, const Tensor& x, const Tensor& residual,
+                         const Tensor& weight, const Tensor& y, const Tensor& sum, float epsilon);
 
 // y [rows, width] = activation(gate) * up of x [rows, 2 * width].
 void launch_gated_activation(const Session& session, const std::string& key, Stream stream, const void* x, void* y,

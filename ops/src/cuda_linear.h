@@ -1,24 +1,14 @@
-// Linear and QuantMatMul on a GPU, their forms that give logits in float32, and those with a residual and a norm.
+// Linear and QuantMatMul on a GPU, their forms that give logits in float32, and one with a residual and a norm.
 #pragma once
 
 #include <array>
 #include <string>
 
-#include "cuda_product.h"
+#include "cuda_session.h"
 
 namespace ortolan::cuda {
 
-// The inputs of a product: x, weight, bias, squares; or x, weights, norm, bias, residual, squares. Logits, which no
-// norm is put off before, have all but the last.
-constexpr std::array<Port, 4> kLinearInputs{
-    {{abi::kActivation}, {abi::kActivation}, {abi::kActivation, true}, {abi::kFloat, true}}};
-constexpr std::array<Port, 6> kQuantInputs{{{abi::kActivation},
-                                            {abi::kUint8},
-                                            {abi::kActivation, true},
-                                            {abi::kActivation, true},
-                                            {abi::kActivation, true},
-                                            {abi::kFloat, true}}};
-
+// The first of an operator's ports.
 template <size_t kCount, size_t kAll>
 constexpr std::array<Port, kCount> first(const std::array<Port, kAll>& ports) {
   std::array<Port, kCount> found{};
@@ -26,12 +16,12 @@ constexpr std::array<Port, kCount> first(const std::array<Port, kAll>& ports) {
   return found;
 }
 
-// activation(x . W^T + bias), scaled by squares where x was left so.
+// activation(x . W^T + bias): by a kernel of the bundle for as many rows as one serves, else by cuBLAS.
 template <bool kLogits>
 class Linear {
  public:
   static constexpr const char* kName = kLogits ? "Logits" : "Linear";
-  static constexpr auto kInputs = first<kLogits ? 3 : 4>(kLinearInputs);
+  static constexpr std::array<Port, 3> kInputs{{{abi::kActivation}, {abi::kActivation}, {abi::kActivation, true}}};
   static constexpr std::array<Port, 1> kOutputs{{{kLogits ? abi::kFloat : abi::kActivation}}};
   static constexpr std::array<Alias, 0> kAliases{};
 
@@ -39,16 +29,42 @@ class Linear {
   void compute(const Call& call) const;
 
  private:
+  const Session& session_;
   std::string activation_;
-  DenseWeights weights_;
 };
 
-// The same with W in 4 or 8 bits.
+// A weight in the layout cuda-fragments (ops/cuda_layout.py), as a node describes it.
+struct FragmentForm {
+  int64_t rows;
+  int64_t columns;
+  int64_t bits;
+  int64_t group;
+  bool minima;
+
+  // Refuses a layout or a form that the GPU kernels do not read.
+  explicit FragmentForm(const NodeInfo& node);
+  // As kernels' keys name it.
+  std::string key() const;
+  int64_t step_columns() const;
+  int64_t steps() const;
+  int64_t block_bytes() const;
+  // Refuses weights of another shape than this form has.
+  void expect(const Call& call, const Tensor& weights) const;
+};
+
+// The same with W in 4 or 8 bits, which for many rows is first made float16 again; scaled by squares, where a norm was
+// left to it. Logits have no squares.
 template <bool kLogits>
 class QuantMatMul {
  public:
   static constexpr const char* kName = kLogits ? "QuantLogits" : "QuantMatMul";
-  static constexpr auto kInputs = first<kLogits ? 5 : 6>(kQuantInputs);
+  static constexpr std::array<Port, 6> kPorts{{{abi::kActivation},
+                                               {abi::kUint8},
+                                               {abi::kActivation, true},
+                                               {abi::kActivation, true},
+                                               {abi::kActivation, true},
+                                               {abi::kFloat, true}}};
+  static constexpr auto kInputs = first<kLogits ? 5 : 6>(kPorts);
   static constexpr std::array<Port, 1> kOutputs{{{kLogits ? abi::kFloat : abi::kActivation}}};
   static constexpr std::array<Alias, 0> kAliases{};
 
@@ -56,34 +72,33 @@ class QuantMatMul {
   void compute(const Call& call) const;
 
  private:
+  const Session& session_;
   std::string activation_;
-  QuantWeights weights_;
+  FragmentForm form_;
 };
 
-// sum = x . W^T + bias + residual and its norm; of up to kDeferredRows rows what products behind it scale.
-template <typename Weights>
-class AddNorm {
+// sum = x . W^T + bias + residual, and its norm, or of few rows what products with squares take instead.
+class QuantMatMulAddRMSNorm {
  public:
-  static constexpr const char* kName = Weights::kAddNorm;
+  static constexpr const char* kName = "QuantMatMulAddRMSNorm";
   static constexpr std::array<Port, 6> kInputs{{{abi::kActivation},
-                                                {Weights::kType},
+                                                {abi::kUint8},
                                                 {abi::kActivation},
                                                 {abi::kActivation},
-                                                {abi::kActivation, true},
-                                                {abi::kFloat, true}}};
+                                                {abi::kFloat},
+                                                {abi::kActivation, true}}};
   static constexpr std::array<Port, 3> kOutputs{{{abi::kActivation}, {abi::kActivation}, {abi::kFloat}}};
   static constexpr std::array<Alias, 0> kAliases{};
 
-  AddNorm(const NodeInfo& node, const Session& session);
+  QuantMatMulAddRMSNorm(const NodeInfo& node, const Session& session);
   void compute(const Call& call) const;
 
  private:
   const Session& session_;
-  Weights weights_;
+  FragmentForm form_;
   float epsilon_;
 };
 
-// Rows of quantised weights.
 class QuantGather {
  public:
   static constexpr const char* kName = "QuantGather";
@@ -103,7 +118,5 @@ extern template class Linear<false>;
 extern template class Linear<true>;
 extern template class QuantMatMul<false>;
 extern template class QuantMatMul<true>;
-extern template class AddNorm<DenseWeights>;
-extern template class AddNorm<QuantWeights>;
 
 }  // namespace ortolan::cuda

@@ -4,15 +4,15 @@ W is the left operand: the rows of W fill the tensor cores' tall side, those of 
 tile split the steps along K by the product's shape alone, so that a row's bits do not depend on the number of rows.
 Each leaves its sums in float32; the last to come adds them up in their order.
 
-A norm between two products is no kernel of its own. The product before it (NORM is ADDED) adds the residual and
-leaves y = total * gain, and for each tile of its columns and each row a share of the mean square. The product behind
-(SCALED) adds up the shares in their order and scales its sums: the root is the same for all columns of a row, and is
-wanted last. Programs of the two agree on nothing but where the shares lie, [tiles, rows].
+Between products with weights in few bits a norm of up to 32 rows is no kernel of its own. The product before it
+(NORM is ADDED) adds the residual and leaves y = total * gain, and for each tile of its columns and each row a
+share of the mean square. The product behind (SCALED) adds up the shares in their order and scales its sums: the
+root is the same for all columns of a row, and is wanted last.
 
-In float16 `gain` may be large where `total` is: y is multiplied by `unit`, the power of two that takes the largest
-gain below 1, so that |y| <= |total|, and the shares by its square. What is lost below 2^-14, where float16 has fewer
-digits, is at most 2^-25 of an element: no more than rounding loses of one of 2^-14. So a row is as exact as its norm
-was as long as its own root mean square, times gain and unit, is not far below 2^-14.
+`gain` may be large where `total` is, and float16 ends at 65504: y is multiplied by `unit`, the power of two that
+takes the largest gain below 1, so that |y| <= |total|, and the shares by its square. What is lost below 2^-14,
+where float16 has fewer digits, is at most 2^-25 of an element: no more than rounding loses of one of 2^-14. So a
+row is as exact as its norm was, unless its own root mean square, times gain and unit, is far below 2^-14.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ from ops.triton.activation import activate
 PLAIN = tl.constexpr(0)
 SCALED = tl.constexpr(1)
 ADDED = tl.constexpr(2)
+#: Rows that a tile's shares have room for: for more of them a norm's own kernel costs less than what is done here.
+ROOM = tl.constexpr(32)
+
+
+@triton.constexpr_function
+def _chunk(rows: int) -> int:
+    """Shares of a row that are read together: those of 4,096 columns, in tiles of 64 or for one row of 16."""
+    return 256 if rows == 1 else 64
 
 
 @triton.jit
@@ -37,31 +45,23 @@ def part_of(steps):
     return first, tl.minimum(first + each, steps)
 
 
-@triton.constexpr_function
-def _chunk(block_m: int) -> int:
-    """Shares of a row that are read together: those of 4,096 columns in tiles of 64, and of one row in tiles of 4."""
-    return max(64, 1024 // block_m)
+@triton.jit
+def _shares(norms, start, row):
+    """A chunk of each row's shares of the mean square from tile `start` on, [chunk, rows of x]; zero for none."""
+    tile = start + tl.arange(0, _chunk(row.shape[0]))
+    at = norms[0] + tile[:, None] * ROOM + row[None, :]
+    return tl.load(at, mask=(tile < norms[1])[:, None], other=0.0)
 
 
 @triton.jit
-def _shares(norms, start, row, rows, BLOCK_M: tl.constexpr):
-    """A chunk of each row's shares of the mean square from tile `start` on, [chunk, BLOCK_M]; zero for none."""
-    CHUNK: tl.constexpr = _chunk(BLOCK_M)
-    squares, tiles = norms[0], norms[1]
-    tile = start + tl.arange(0, CHUNK)
-    mask = (tile < tiles)[:, None] & (row < rows)[None, :]
-    return tl.load(squares + tile[:, None] * rows + row[None, :], mask=mask, other=0.0)
-
-
-@triton.jit
-def load_beside(norms, at, row, rows, width, NORM: tl.constexpr, BLOCK_M: tl.constexpr):
+def load_beside(norms, at, row, rows, width, NORM: tl.constexpr):
     """What `store_result` needs besides the sums, on its way early: the first shares, or the residual and gain.
 
-    norms: (squares, tiles, residual, gain, unit, total, epsilon). squares float32 [tiles, rows], read or written;
-    residual and total [rows, width]; gain [width]; unit float32 [1], for float16.
+    norms: (squares, tiles, residual, gain, unit, total, epsilon), or None with PLAIN. squares float32 [tiles, 32],
+    read or written; residual and total [rows, width]; gain [width]; unit float32 [1].
     """
-    if NORM == SCALED:
-        first = _shares(norms, 0, row, rows, BLOCK_M)
+    if NORM == SCALED and row.shape[0] <= ROOM:
+        first = _shares(norms, 0, row)
         second = first
     elif NORM == ADDED:
         inside = at < width
@@ -75,14 +75,13 @@ def load_beside(norms, at, row, rows, width, NORM: tl.constexpr, BLOCK_M: tl.con
 
 
 @triton.jit
-def _row_scales(norms, first, row, rows, BLOCK_M: tl.constexpr):
+def _row_scales(norms, shares, row):
     """1 / root mean square of each row; 1 where x is normalised already and has no shares."""
     tiles = norms[1]
-    CHUNK: tl.constexpr = _chunk(BLOCK_M)
-    mean = tl.sum(first, axis=0)
+    CHUNK: tl.constexpr = _chunk(row.shape[0])
     for start in range(CHUNK, tiles, CHUNK):
-        mean += tl.sum(_shares(norms, start, row, rows, BLOCK_M), axis=0)
-    return tl.rsqrt(tl.where((tiles > 0) & (row < rows), mean, 1.0))
+        shares += _shares(norms, start, row)
+    return tl.rsqrt(tl.where(tiles > 0, tl.sum(shares, axis=0), 1.0))
 
 
 @triton.jit
@@ -95,16 +94,12 @@ def _store_added(out, beside, norms, y, at, row, rows, width, BLOCK_N: tl.conste
     rounded = (out + residual.to(tl.float32)).to(total.dtype.element_ty)
     tl.store(total + place, rounded, mask=mask)
     value = tl.where(mask, rounded.to(tl.float32), 0.0)
-    factor = gain.to(tl.float32)
-    unit = 1.0
-    if y.dtype.element_ty == tl.float16:
-        unit = tl.load(unit_at)
-        factor *= unit
-    tl.store(y + place, (value * factor[:, None]).to(y.dtype.element_ty), mask=mask)
+    unit = tl.load(unit_at)
+    tl.store(y + place, (value * (gain.to(tl.float32) * unit)[:, None]).to(y.dtype.element_ty), mask=mask)
     tile = tl.program_id(0)
     count = tl.minimum(width - tile * BLOCK_N, BLOCK_N).to(tl.float32)
     share = (tl.sum(value * value, axis=0) + epsilon * count) * (unit * unit / width)
-    tl.store(squares + tile * rows + row, share, mask=row < rows)
+    tl.store(squares + tile * ROOM + row, share, mask=row < rows)
 
 
 @triton.jit
@@ -122,7 +117,6 @@ def store_result(
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     NORM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
     """y[row, at] = activation(out + bias) * (up + bias), or out + bias; out and up [at, row] in float32.
@@ -130,8 +124,8 @@ def store_result(
     beside: of `load_beside`. With NORM out and up are scaled first, or the residual is added last.
     """
     inside = at < width
-    if NORM == SCALED:
-        scale = _row_scales(norms, beside[0], row, rows, BLOCK_M)[None, :]
+    if NORM == SCALED and row.shape[0] <= ROOM:
+        scale = _row_scales(norms, beside[0], row)[None, :]
         out *= scale
         if ACTIVATION != 0:
             up *= scale
@@ -179,20 +173,21 @@ def add_parts(
 ):
     """`store_result` of the sum over the programs of a tile.
 
-    partial: float32 [tiles, parts, BLOCK_N, BLOCK_M], twice as many parts with an activation; counters: int32
+    partial: float32 [tiles, parts, BLOCK_N * BLOCK_M], twice as many parts with an activation; counters: int32
     [tiles], zero before and after. Tiles are counted over program_id(0) and program_id(2).
     """
     parts = tl.num_programs(1)
     if parts == 1:
-        beside = load_beside(norms, at, row, rows, width, NORM, BLOCK_M)
-        store_result(
-            out, up, beside, norms, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, NORM, BLOCK_M, BLOCK_N
-        )
+        beside = load_beside(norms, at, row, rows, width, NORM)
+        store_result(out, up, beside, norms, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, NORM, BLOCK_N)
     else:
         SIZE: tl.constexpr = BLOCK_N * BLOCK_M
         SIDES: tl.constexpr = 2 if ACTIVATION != 0 else 1
         tile = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-        place = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+        # In the order in which the tile's own program goes on: along W for few rows and where y has company.
+        ALONG: tl.constexpr = BLOCK_M <= 8 or NORM == ADDED
+        place = tl.arange(0, BLOCK_N)[:, None] * (1 if ALONG else BLOCK_M)
+        place += tl.arange(0, BLOCK_M)[None, :] * (BLOCK_N if ALONG else 1)
         of_tile = partial + tile.to(tl.int64) * (parts * SIDES * SIZE) + place
         own = of_tile + tl.program_id(1) * (SIDES * SIZE)
         tl.store(own, out, cache_modifier=".cg")
@@ -201,7 +196,7 @@ def add_parts(
         tl.debug_barrier()  # all threads have written before one of them says so
         came = tl.atomic_add(counters + tile, 1, sem="acq_rel")
         if came == parts - 1:
-            beside = load_beside(norms, at, row, rows, width, NORM, BLOCK_M)
+            beside = load_beside(norms, at, row, rows, width, NORM)
             out = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
             up = out
             # Four at a time are on their way together.
@@ -210,6 +205,4 @@ def add_parts(
                 if ACTIVATION != 0:
                     up = _add_four(up, of_tile + SIZE, start, parts, SIDES * SIZE)
             tl.store(counters + tile, 0)
-            store_result(
-                out, up, beside, norms, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, NORM, BLOCK_M, BLOCK_N
-            )
+            store_result(out, up, beside, norms, bias, y, at, row, rows, width, HAS_BIAS, ACTIVATION, NORM, BLOCK_N)

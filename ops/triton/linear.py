@@ -10,8 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ops.triton.activation import activate
 from ops.triton.dependent import fetch, let_next_start, wait_for_previous
-from ops.triton.few_rows import add_parts, load_beside, part_of, store_result
+from ops.triton.few_rows import PLAIN, add_parts, part_of
 
 #: Elements of W in a cache line.
 _LINE = tl.constexpr(64)
@@ -31,26 +32,17 @@ def linear_row_kernel(
     w,
     bias,
     y,
-    squares,
-    tiles,
-    residual,
-    gain,
-    unit,
-    total,
-    epsilon,
     width,
     columns,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
     """One row: x [columns], y [width]. With an activation W is gate | up, each [width, columns].
 
-    Grid (ceil(width / BLOCK_N)). The next columns of W are always on their way, the first before x is there. See
-    `load_beside` for squares to epsilon.
+    Grid (ceil(width / BLOCK_N)). The next columns of W are always on their way, the first before x is there.
     """
     let_next_start(DEPENDENT)
     at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -60,27 +52,28 @@ def linear_row_kernel(
     if ACTIVATION != 0:
         values2 = _row_values(w, at + width, inside, 0, columns, BLOCK_K)
     wait_for_previous(DEPENDENT)
-    norms = (squares, tiles, residual, gain, unit, total, epsilon)
-    row = tl.arange(0, 1)
-    beside = load_beside(norms, at, row, 1, width, NORM, 1)
-    sums = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
-    sums2 = sums
+    total = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    total2 = total
     for start in range(0, columns, BLOCK_K):
         ahead = _row_values(w, at, inside, start + BLOCK_K, columns, BLOCK_K)
         if ACTIVATION != 0:
             ahead2 = _row_values(w, at + width, inside, start + BLOCK_K, columns, BLOCK_K)
         k = start + tl.arange(0, BLOCK_K)
         vector = tl.load(x + k, mask=k < columns, other=0.0).to(tl.float32)[None, :]
-        sums += values.to(tl.float32) * vector
+        total += values.to(tl.float32) * vector
         values = ahead
         if ACTIVATION != 0:
-            sums2 += values2.to(tl.float32) * vector
+            total2 += values2.to(tl.float32) * vector
             values2 = ahead2
-    out = tl.sum(sums, axis=1)[:, None]
-    up = out
+    out = tl.sum(total, axis=1)
+    if HAS_BIAS:
+        out += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
     if ACTIVATION != 0:
-        up = tl.sum(sums2, axis=1)[:, None]
-    store_result(out, up, beside, norms, bias, y, at, row, 1, width, HAS_BIAS, ACTIVATION, NORM, 1, BLOCK_N)
+        up = tl.sum(total2, axis=1)
+        if HAS_BIAS:
+            up += tl.load(bias + width + at, mask=inside, other=0.0).to(tl.float32)
+        out = activate(out, ACTIVATION) * up
+    tl.store(y + at, out.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -91,27 +84,18 @@ def linear_tile_kernel(
     y,
     partial,
     counters,
-    squares,
-    tiles,
-    residual,
-    gain,
-    unit,
-    total,
-    epsilon,
     rows,
     width,
     columns,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    NORM: tl.constexpr,
     DEPENDENT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """x [rows, columns], y [rows, width]; see `add_parts` for partial and counters, `load_beside` for squares to
-    epsilon.
+    """x [rows, columns], y [rows, width]; see `add_parts` for partial and counters.
 
     Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each [width,
     columns], and both products run side by side.
@@ -141,13 +125,12 @@ def linear_tile_kernel(
         if ACTIVATION != 0:
             a = tl.load(left + shift + k[None, :], mask=inside[:, None] & within[None, :], other=0.0)
             up = tl.dot(a, b, up)
-    norms = (squares, tiles, residual, gain, unit, total, epsilon)
     add_parts(
         out,
         up,
         partial,
         counters,
-        norms,
+        None,
         bias,
         y,
         at,
@@ -156,7 +139,7 @@ def linear_tile_kernel(
         width,
         HAS_BIAS,
         ACTIVATION,
-        NORM,
+        PLAIN,
         BLOCK_M,
         BLOCK_N,
     )

@@ -1,9 +1,9 @@
-"""Products of one row with 4- or 8-bit weights: no column of a tensor core's product idle, no barrier until the end.
+"""Products of one row with 4- or 8-bit weights: no column of a tensor core idle, no barrier until the end.
 
-The warps of a program split the columns of 16 rows of W: their sums meet in shared memory, and programs need not wait
-for one another. Words come straight from memory into the fragments that `ops.triton.span_products` multiplies, the
-first while the kernel before ends. Scales and minima are applied to the sums of 32 columns with 4 bits and of 16 with
-8, so that all groups as wide and wider take the same time.
+The warps of a program split the columns of 16 rows of W: their sums meet in shared memory, and programs need not
+wait for one another. Words come straight from memory into the fragments that `ops.triton.span_products` multiplies,
+the first while the kernel before ends. Scales and minima are applied to the sums of 32 columns with 4 bits and of
+16 with 8, so that groups of any width take about the same time.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def quant_one_row(
     out = none
     wait_for_previous(DEPENDENT)
     row, one = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, 1)
-    beside = load_beside(norms, row, one, 1, width, NORM, 1)
+    beside = load_beside(norms, row, one, 1, width, NORM)
     right = _x_of(x_at, step, begin, twice, columns, COLUMNS, WHOLE)
     soon_right = _x_of(x_at, step + SPLIT, begin, twice, columns, COLUMNS, WHOLE)
     for _ in tl.range(0, steps, SPLIT, num_stages=1):
@@ -167,4 +167,4 @@ def quant_one_row(
     else:
         found = tl.reshape(sides, [BLOCK_N, 1])
         up = found
-    store_result(found, up, beside, norms, bias, y, row, one, 1, width, HAS_BIAS, ACTIVATION, NORM, 1, BLOCK_N)
+    store_result(found, up, beside, norms, bias, y, row, one, 1, width, HAS_BIAS, ACTIVATION, NORM, BLOCK_N)

@@ -83,23 +83,34 @@ def test_a_llamas_kernels() -> None:
     assert {"sample_part/read", "sample_part/copied"} <= set(found)
     assert "linear_row/bfloat16/same/plain/silu" in found
     assert "linear_tile/bfloat16/float32/plain/none" in found
-    assert found["linear_row/bfloat16/same/plain/none"].letters() == "PPPPPiPPPPfII"
+    assert found["linear_row/bfloat16/same/plain/none"].letters() == "PPPPII"
+
+
+def wide_groups(name: str, precision: str) -> dict[str, Variant]:
+    """The variants where weights have groups of 64."""
+    chosen = case(name)
+    recipe = recipe_for(precision).for_target("cuda")
+    assert recipe is not None
+    model = lower(chosen.captured, replace(recipe, group=64), chosen.captured.reader(chosen.checkpoint), "cuda")
+    return {variant.key: variant for variant in variants_of(model.step.graph, model.float_type)}
 
 
 def test_products_around_norms_have_no_more_binaries_than_their_rows_ask_for() -> None:
-    found = variants("llama", "int4")
-    assert found["quant_tile/float16/4.32/added/plain/none"].rows == (1, 64)
-    alone = replace(found["quant_tile/float16/4.32/same/plain/none"], rows=(65, 2**31 - 1))
-    served = {
-        rows: [choice.rows for choice in serving(tiles("quant_tile_scaled", "sm_90"), rows)]
-        for rows in ((1, 64), alone.rows, ANY_ROWS)
-    }
-    assert served == {(1, 64): [16, 32, 64], alone.rows: [128], ANY_ROWS: [16, 32, 64, 128]}
-    assert serving(tiles("quant_tile", "sm_80"), (1, 64))[-1].rows == 128, "33 to 64 rows, and more"
+    found = wide_groups("llama", "int4")
+    before, behind = (found[f"quant_tile/float16/4.64/{kind}/plain/none"] for kind in ("added", "same"))
+    # q | k | v read what is normalised and what is not; with more rows a product before a norm is one of these.
+    assert (before.rows, behind.rows) == ((1, 32), ANY_ROWS)
+    assert (before.constants["NORM"], behind.constants["NORM"]) == (2, 1)
+    assert before.letters() == behind.letters() == "PPPPPPPPiPPPPfiIII"
+    assert found["quant_tile/float16/8.64/float32/plain/none"].constants["NORM"] == 0
+    alone = replace(behind, rows=(33, 2**31 - 1))
+    assert alone.joined(before).rows == ANY_ROWS
+    served = [
+        [choice.rows for choice in serving(tiles("quant_tile", "sm_90"), one.rows)] for one in (before, alone)
+    ]
+    assert served == [[8, 16, 32], [64, 128]]
+    assert [choice.rows for choice in serving(tiles("quant_tile", "sm_80"), (1, 40))] == [16, 32, 128]
     assert [one.columns for one in serving(tiles("linear_row", "sm_90"), (1, 64))] == [2048, 0]
-    # q | k | v read what is normalised and what is not: both serve any number of rows.
-    assert found["quant_tile/float16/4.32/same/plain/none"].rows == ANY_ROWS
-    assert alone.joined(found["quant_tile/float16/4.32/added/plain/none"]).rows == ANY_ROWS
 
 
 def test_quantised_kernels_name_their_form() -> None:

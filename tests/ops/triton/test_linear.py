@@ -7,7 +7,7 @@ import pytest
 
 from ops.reference.gated_activation import gated_activation
 from ops.triton.linear import bias_rows_kernel, linear_row_kernel, linear_tile_kernel
-from tests.ops.triton.tools import check, norms_around, parts_of, poisoned, rounded, tensor
+from tests.ops.triton.tools import check, parts_of, poisoned, rounded, tensor
 
 
 @pytest.mark.parametrize(
@@ -25,16 +25,15 @@ def test_linear(
     b = random.normal(0, 1, height)
     y = poisoned((rows, width), device, dtype)
     given = tensor(x, device, dtype), tensor(w, device, dtype), tensor(b, device, dtype), y
-    flags = {"HAS_BIAS": int(bias), "ACTIVATION": 1 if gated else 0, "NORM": 0, "DEPENDENT": 0}
-    norms = norms_around(device, dtype)
+    flags = {"HAS_BIAS": int(bias), "ACTIVATION": 1 if gated else 0, "DEPENDENT": 0}
     if rows == 1:
-        linear_row_kernel[(-(-width // 4),)](*given, *norms, width, columns, **flags, BLOCK_N=4, BLOCK_K=64)
+        linear_row_kernel[(-(-width // 4),)](*given, width, columns, **flags, BLOCK_N=4, BLOCK_K=64)
     else:
         tiles = (-(-width // 16), parts, -(-rows // 16))
         partial, counters = parts_of(tiles, 16 * 16 * (2 if gated else 1), device)
         linear_tile_kernel[tiles](
-            *given, partial, counters, *norms, rows, width, columns, **flags, BLOCK_M=16, BLOCK_N=16, BLOCK_K=64, STAGES=2
-        )  # fmt: skip
+            *given, partial, counters, rows, width, columns, **flags, BLOCK_M=16, BLOCK_N=16, BLOCK_K=64, STAGES=2
+        )
         assert not counters.any()
     product = rounded(x, dtype) @ rounded(w, dtype).T + (rounded(b, dtype) if bias else 0)
     expected = gated_activation(product) if gated else product

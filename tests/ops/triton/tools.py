@@ -32,7 +32,7 @@ def parts_of(grid: tuple[int, int, int], size: int, device: str) -> tuple[torch.
 
 
 def norms_around(device: str, dtype: str, **given: Any) -> tuple[Any, ...]:
-    """What a product's kernel takes for the norms around it, from squares to epsilon; what is not given is not read."""
+    """What a product takes of the norms around it, from squares to epsilon; what is not given is not read."""
     nothing = torch.empty(0, dtype=getattr(torch, dtype), device=device)
     known = {"squares": torch.empty(0, device=device), "tiles": 0, "unit": torch.empty(0, device=device)}
     known |= {"residual": nothing, "gain": nothing, "total": nothing, "epsilon": 0.0} | given
