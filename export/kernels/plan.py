@@ -29,8 +29,10 @@ from ops.triton.few_rows import ADDED, PLAIN, ROOM, SCALED
 BLOCK_SIZE = 16
 _ALIGNMENT = 16
 _LOGITS = ("Logits", "QuantLogits")
-#: A product that a norm follows, and its place for a bias; others have theirs elsewhere.
-_ADDED, _ADDED_BIAS = "QuantMatMulAddRMSNorm", 5
+#: A product that a norm follows, and its place for a bias; where other quantised products have squares.
+_ADDED, _ADDED_BIAS, _SQUARES = "QuantMatMulAddRMSNorm", 5, 5
+#: Numbers of rows for which norms are left to the products around them.
+FEW = (1, ROOM.value)
 #: Where programs that split a product leave their parts, and count them.
 _PARTS = {"partial": "*fp32", "counters": "*i32"}
 
@@ -68,13 +70,17 @@ def _quant_tile(form: dict[str, int]) -> str:
     return "quant_tile_scaled" if form["GROUP"] >= 32 else "quant_tile_narrow"
 
 
-def _around(result: str, added: bool) -> Iterator[tuple[str, int, tuple[int, int]]]:
+def _around(node: ir.Node, result: str) -> Iterator[tuple[str, int, tuple[int, int]]]:
     """What a quantised product does about the norms around it, and for how many rows: its name in a key, NORM."""
-    if added:
-        yield "added", ADDED.value, (1, ROOM.value)
-        yield result, SCALED.value, (ROOM.value + 1, ANY_ROWS[1])
+    if node.op_type == _ADDED or _given(node, _SQUARES):
+        yield ("added", ADDED.value, FEW) if node.op_type == _ADDED else ("scaled", SCALED.value, FEW)
+        yield result, PLAIN.value, (FEW[1] + 1, ANY_ROWS[1])
     else:
-        yield result, SCALED.value if result == "same" else PLAIN.value, ANY_ROWS
+        yield result, PLAIN.value, ANY_ROWS
+
+
+def _given(node: ir.Node, index: int) -> bool:
+    return len(node.inputs) > index and node.inputs[index] is not None
 
 
 class _Plan:
@@ -155,7 +161,7 @@ class _Plan:
 
     def _linear(self, node: ir.Node) -> None:
         height, columns = (int(dim) for dim in dims(node.inputs[1]))  # type: ignore[arg-type]
-        bias = len(node.inputs) > 2 and node.inputs[2] is not None
+        bias = _given(node, 2)
         out, activation, rest, constants = self._product(node, bias)
         pointers = {"x": f"*{self.t}", "w": f"*{self.t}", "bias": f"*{self.t}", "y": out}
         width = height if activation == "none" else height // 2
@@ -184,8 +190,7 @@ class _Plan:
     def _quant_matmul(self, node: ir.Node) -> None:
         columns, height = node.attributes["columns"].as_int(), node.attributes["rows"].as_int()
         added = node.op_type == _ADDED
-        bias_at = _ADDED_BIAS if added else 3
-        bias = len(node.inputs) > bias_at and node.inputs[bias_at] is not None
+        bias = _given(node, _ADDED_BIAS if added else 3)
         out, activation, (result, *rest), constants = self._product(node, bias)
         form, numbers = self._form(node)
         sizes = {"width": height if activation == "none" else height // 2, "columns": columns, "block_bytes": 16}
@@ -197,7 +202,7 @@ class _Plan:
         # Whether columns are known to come in whole spans (ops/triton/span_products.py).
         numbers["WHOLE"] = int(columns % 32 == 0)
         tuned = _gated(_quant_tile(numbers), activation)
-        for kind, norm, rows in _around(result, added):
+        for kind, norm, rows in _around(node, result):
             flags = {**numbers, **constants, "NORM": norm, "PACKED": 1}
             function = quant_matmul.quant_tile_kernel
             self._add("quant_tile", (form, kind, *rest), function, types, flags, sizes, tuned, rows)
@@ -255,26 +260,23 @@ class _Plan:
             given = node.attributes.get(name)
             return given.as_int() if given is not None else 0
 
-        def present(index: int) -> bool:
-            return len(node.inputs) > index and node.inputs[index] is not None
-
         heads, kv_heads, rotary = integer("heads"), integer("kv_heads"), integer("rotary_dims")
         head_dim, value_dim = (int(dims(node.inputs[index])[3]) for index in (3, 4))  # type: ignore[arg-type]
         softcap = node.attributes.get("softcap")
         capped = softcap is not None and softcap.as_float() > 0
-        window, sinks = integer("window") > 0, present(14)
+        window, sinks = integer("window") > 0, _given(node, 14)
         pointer = f"*{self.t}"
         shape = {"HEAD_DIM": head_dim, "VALUE_DIM": value_dim}
 
         turning = f".{rotary}" + (".interleaved" if integer("interleaved") else "")
-        turning += (".q_norm" if present(12) else "") + (".k_norm" if present(13) else "")
+        turning += (".q_norm" if _given(node, 12) else "") + (".k_norm" if _given(node, 13) else "")
         turned = {"ROTARY": rotary, "INTERLEAVED": integer("interleaved")}
-        turned |= {"HAS_Q_NORM": int(present(12)), "HAS_K_NORM": int(present(13))}
+        turned |= {"HAS_Q_NORM": int(_given(node, 12)), "HAS_K_NORM": int(_given(node, 13))}
         inputs = dict.fromkeys(("q", "k", "v"), pointer)
         rope = dict.fromkeys(("rope_table", "q_norm", "k_norm"), "*fp32")
         strides = dict.fromkeys(("q_stride", "k_stride", "v_stride"), "i32")
         widths = [heads * head_dim, kv_heads * head_dim, kv_heads * value_dim]
-        if not present(1):
+        if not _given(node, 1):
             widths = [sum(widths)] * 3
         aligned = dict(zip(strides, widths, strict=True))
         cache = node.inputs[3]

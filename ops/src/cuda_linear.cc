@@ -17,7 +17,7 @@ constexpr int64_t kRoom = 32;
 constexpr int64_t kBlockRows = 64;
 constexpr int64_t kStepWords = 32;
 
-// The rest of a kernel's key: its result (same, float32 or added), bias or not, activation.
+// The rest of a kernel's key: its result (same, float32, scaled or added), bias or not, activation.
 std::string flags(const char* result, bool bias, const std::string& activation) {
   return std::string(result) + "/" + (bias ? "bias" : "plain") + "/" + activation;
 }
@@ -137,9 +137,6 @@ Norms norm_before(const Call& call, const Tensor& squares, int64_t rows) {
 void launch_tile(const Session& session, const Call& call, const Kernel& kernel, const FragmentForm& form,
                  const QuantProduct& product, const Tensor& y, const Norms& norms) {
   const Shape& shape = product.shape;
-  if (norms.tiles > 0 && kernel.constant("BLOCK_M") > kRoom) {
-    throw Failure("kernel " + kernel.key + " was compiled for more rows than have squares. Export the model anew.");
-  }
   const Tiles tiles = tiles_of(session, kernel, shape, form.step_columns(), product.activation != "none");
   const void* w = product.w.data;
   session.device.launch(kernel, call.stream(), tiles.grid, product.x.data, w, w, product.bias.data, y.data,
@@ -253,7 +250,8 @@ void QuantMatMul<kLogits>::compute(const Call& call) const {
   const QuantProduct product = product_of(call, form_, call.optional_input(3, "bias"), activation_);
   const Norms norms = kLogits ? Norms{} : norm_before(call, call.optional_input(5, "squares"), product.shape.rows);
   const Tensor y = call.output(0, "y", {product.shape.rows, product.shape.width});
-  if (y.count != 0) multiply(session_, call, form_, product, result_of(kLogits), y, norms);
+  const char* result = norms.tiles > 0 ? "scaled" : result_of(kLogits);
+  if (y.count != 0) multiply(session_, call, form_, product, result, y, norms);
 }
 
 QuantMatMulAddRMSNorm::QuantMatMulAddRMSNorm(const NodeInfo& node, const Session& session)

@@ -50,7 +50,10 @@ def _shares(norms, start, row):
     """A chunk of each row's shares of the mean square from tile `start` on, [chunk, rows of x]; zero for none."""
     tile = start + tl.arange(0, _chunk(row.shape[0]))
     at = norms[0] + tile[:, None] * ROOM + row[None, :]
-    return tl.load(at, mask=(tile < norms[1])[:, None], other=0.0)
+    mask = (tile < norms[1])[:, None]
+    if row.shape[0] > ROOM:
+        mask = mask & (row < ROOM)[None, :]
+    return tl.load(at, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -60,7 +63,7 @@ def load_beside(norms, at, row, rows, width, NORM: tl.constexpr):
     norms: (squares, tiles, residual, gain, unit, total, epsilon), or None with PLAIN. squares float32 [tiles, 32],
     read or written; residual and total [rows, width]; gain [width]; unit float32 [1].
     """
-    if NORM == SCALED and row.shape[0] <= ROOM:
+    if NORM == SCALED:
         first = _shares(norms, 0, row)
         second = first
     elif NORM == ADDED:
@@ -76,12 +79,11 @@ def load_beside(norms, at, row, rows, width, NORM: tl.constexpr):
 
 @triton.jit
 def _row_scales(norms, shares, row):
-    """1 / root mean square of each row; 1 where x is normalised already and has no shares."""
-    tiles = norms[1]
+    """1 / root mean square of each row."""
     CHUNK: tl.constexpr = _chunk(row.shape[0])
-    for start in range(CHUNK, tiles, CHUNK):
+    for start in range(CHUNK, norms[1], CHUNK):
         shares += _shares(norms, start, row)
-    return tl.rsqrt(tl.where(tiles > 0, tl.sum(shares, axis=0), 1.0))
+    return tl.rsqrt(tl.sum(shares, axis=0))
 
 
 @triton.jit
@@ -124,7 +126,7 @@ def store_result(
     beside: of `load_beside`. With NORM out and up are scaled first, or the residual is added last.
     """
     inside = at < width
-    if NORM == SCALED and row.shape[0] <= ROOM:
+    if NORM == SCALED:
         scale = _row_scales(norms, beside[0], row)[None, :]
         out *= scale
         if ACTIVATION != 0:

@@ -43,7 +43,7 @@ ADDED = 'add("added", "quant_tile/float16/4.64/added/plain/none", TILE, rows=32)
 RUNTIME = 'runtime = FakeRuntime(device.number, "float16")\n'
 
 
-def test_a_norm_is_left_to_products_of_few_rows(driver: Path) -> None:  # noqa: F811
+def test_a_norm_is_left_to_products_of_few_rows(driver: Path) -> None:
     launches = run(
         driver,
         START + ADDED + RUNTIME + "for rows, tiles in ((5, 2), (32, 2), (33, 0), (200, 0), (0, 0)):\n"
@@ -54,30 +54,29 @@ def test_a_norm_is_left_to_products_of_few_rows(driver: Path) -> None:  # noqa: 
     ]
 
 
-def test_a_bundle_that_packs_no_kernel_for_it_keeps_the_norm(driver: Path) -> None:  # noqa: F811
+def test_a_bundle_that_packs_no_kernel_for_it_keeps_the_norm(driver: Path) -> None:
     launches = run(driver, START + RUNTIME + "assert runtime.run(*before(5))[2] == (0, 32)\n")
     assert [line.split(" ")[0] for line in launches] == ["plain", "norm"]
 
 
-def test_shares_scale_the_product_behind(driver: Path) -> None:  # noqa: F811
+def test_shares_scale_the_product_behind(driver: Path) -> None:
     launches = run(
         driver,
         START
         + RUNTIME
         + """
+refused("packs no kernel quant_tile/float16/4.64/scaled/plain/none", *behind(5, (9, 32)))
+add("scaled", "quant_tile/float16/4.64/scaled/plain/none", TILE, rows=32)
 for rows, squares in ((5, (9, 32)), (5, (0, 32)), (5, None), (40, (0, 32))):
     assert runtime.run(*behind(rows, squares)) == {0: (rows, 128)}
 refused("squares has shape [9, 31]", *behind(5, (9, 31)))
 refused("no tiles with more rows", *behind(33, (9, 32)))
-add("wide", "quant_tile/float16/4.64/same/bias/none", TILE, BLOCK_M=64)
-biased = "QuantMatMul", FORM, [(5, 64), WEIGHTS, None, (128,), None, (9, 32)]
-refused("compiled for more rows", *biased)
 """,
     )
-    assert [line.split(" ")[0] for line in launches] == ["plain"] * 4
+    assert [line.split(" ")[0] for line in launches] == ["scaled", "plain", "plain", "plain"]
 
 
-def test_what_does_not_fit_a_product_before_a_norm_is_refused(driver: Path) -> None:  # noqa: F811
+def test_what_does_not_fit_a_product_before_a_norm_is_refused(driver: Path) -> None:
     launches = run(
         driver,
         START

@@ -97,20 +97,24 @@ def wide_groups(name: str, precision: str) -> dict[str, Variant]:
 
 def test_products_around_norms_have_no_more_binaries_than_their_rows_ask_for() -> None:
     found = wide_groups("llama", "int4")
-    before, behind = (found[f"quant_tile/float16/4.64/{kind}/plain/none"] for kind in ("added", "same"))
-    # q | k | v read what is normalised and what is not; with more rows a product before a norm is one of these.
-    assert (before.rows, behind.rows) == ((1, 32), ANY_ROWS)
-    assert (before.constants["NORM"], behind.constants["NORM"]) == (2, 1)
-    assert before.letters() == behind.letters() == "PPPPPPPPiPPPPfiIII"
-    assert found["quant_tile/float16/8.64/float32/plain/none"].constants["NORM"] == 0
-    alone = replace(behind, rows=(33, 2**31 - 1))
-    assert alone.joined(before).rows == ANY_ROWS
-    served = [
-        [choice.rows for choice in serving(tiles("quant_tile", "sm_90"), one.rows)] for one in (before, alone)
+    keys = [
+        f"quant_tile/float16/4.64/{rest}" for rest in ("added/plain/none", "scaled/plain/none", "scaled/plain/silu")
     ]
-    assert served == [[8, 16, 32], [64, 128]]
+    assert [found[key].rows for key in keys] == [(1, 32)] * 3
+    assert [found[key].constants["NORM"] for key in keys] == [2, 1, 1]
+    # q | k | v of the first layer read what is normalised; all other products do so with more rows alone.
+    alone, gated = (found[f"quant_tile/float16/4.64/same/plain/{activation}"] for activation in ("none", "silu"))
+    assert (alone.rows, gated.rows) == (ANY_ROWS, (33, 2**31 - 1))
+    assert {found[key].letters() for key in keys} == {alone.letters()} == {"PPPPPPPPiPPPPfiIII"}
+    served = [
+        [choice.rows for choice in serving(tiles(one.kernel, "sm_90"), one.rows)]
+        for one in (*(found[key] for key in keys), alone, gated)
+    ]
+    assert served == [[8, 16, 32], [8, 16, 32], [8, 16, 32], [8, 16, 32, 64, 128], [128]]
+    assert gated.joined(found[keys[2]]).rows == ANY_ROWS
     assert [choice.rows for choice in serving(tiles("quant_tile", "sm_80"), (1, 40))] == [16, 32, 128]
     assert [one.columns for one in serving(tiles("linear_row", "sm_90"), (1, 64))] == [2048, 0]
+    assert not any("scaled" in key or "added" in key for key in variants("llama", "int4")), "groups of 32"
 
 
 def test_quantised_kernels_name_their_form() -> None:
