@@ -82,8 +82,11 @@ def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Com
             why=f"{type(error).__name__}: {error}",
             remedy="Leave the architecture out of --target, or report it.",
         ) from error
-    if constants.get("DEPTH") and constants.get("PACKED"):
-        check_pairs(variant.key, compiled.asm["ttgir"])
+    if constants.get("PACKED"):
+        if constants.get("SPLIT"):
+            check_spans(variant.key, compiled.asm["ttgir"])
+        elif constants.get("DEPTH"):
+            check_pairs(variant.key, compiled.asm["ttgir"])
     metadata = compiled.metadata
     # What AMD's back end compiles has no such memory, and no word for it.
     if getattr(metadata, "global_scratch_size", 0):
@@ -108,11 +111,32 @@ def check_pairs(key: str, text: str) -> None:
     free to choose another layout, and the codes would silently be wrong (`ops.triton.quant_few`).
     """
     layouts = [operand or name for operand, name in _PACKED.findall(text)]
-    strange = [
-        layout
-        for layout in layouts
-        if not layout.endswith("kWidth = 2") and f"#{layout} = #ttg.linear<{{register = [[0, 1]," not in text
-    ]
+    _refuse_strange(
+        key,
+        layouts,
+        [
+            layout
+            for layout in layouts
+            if not layout.endswith("kWidth = 2") and f"#{layout} = #ttg.linear<{{register = [[0, 1]," not in text
+        ],
+    )
+
+
+#: Inline assembly for four elements at a time, and the layout of its result.
+_SPANS = re.compile(r"packed_element = 4 .*->\s*tensor<[^,>]*, #(\w+)>")
+
+
+def check_spans(key: str, text: str) -> None:
+    """Raise KernelError where the assembly that multiplies spans may be given elements of other threads.
+
+    text: as for `check_pairs`. Each thread of a warp must have four neighbours (`ops.triton.span_products`).
+    """
+    layouts = _SPANS.findall(text)
+    expected = "#ttg.blocked<{sizePerThread = [4], threadsPerWarp = [32],"
+    _refuse_strange(key, layouts, [layout for layout in layouts if f"#{layout} = {expected}" not in text])
+
+
+def _refuse_strange(key: str, layouts: list[str], strange: list[str]) -> None:
     if strange or not layouts:
         raise KernelError(
             f"The kernel {key} was compiled with its codes in an unknown order.",

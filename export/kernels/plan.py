@@ -63,6 +63,13 @@ def _gated(kernel: str, activation: str) -> str:
     return kernel if activation == "none" else f"{kernel}_gated"
 
 
+def _quant_tile(form: dict[str, int]) -> str:
+    """The name in the tuning table: sums are scaled, of wide groups, or weights; or few rows have no way either."""
+    if form["GROUP"] >= 64 and not form["MINIMA"]:
+        return "quant_tile"
+    return "quant_tile_scaled" if form["GROUP"] >= 32 else "quant_tile_narrow"
+
+
 def _around(node: ir.Node, result: str) -> Iterator[tuple[str, int, tuple[int, int]]]:
     """What a quantised product does about the norms around it, and for how many rows: its name in a key, NORM."""
     if node.op_type == _ADDED or _given(node, _SQUARES):
@@ -192,9 +199,9 @@ class _Plan:
         types |= {"squares": "*fp32", "tiles": "i32", "residual": pointer, "gain": pointer, "unit": "*fp32"}
         types |= {"total": pointer, "epsilon": "fp32"}
         types |= {"rows": "i32", "width": "i32", "columns": "i32", "block_bytes": "i32"}
-        # Groups of at least 64 columns without minima: sums are scaled instead of weights.
-        whole = numbers["GROUP"] >= 64 and not numbers["MINIMA"]
-        tuned = _gated("quant_tile" if whole else "quant_tile_scaled", activation)
+        # Whether columns are known to come in whole spans (ops/triton/span_products.py).
+        numbers["WHOLE"] = int(columns % 32 == 0)
+        tuned = _gated(_quant_tile(numbers), activation)
         for kind, norm, rows in _around(node, result):
             flags = {**numbers, **constants, "NORM": norm, "PACKED": 1}
             function = quant_matmul.quant_tile_kernel

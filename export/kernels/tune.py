@@ -19,6 +19,7 @@ import msgspec
 from export.kernels.compile import DEPENDENT
 from export.kernels.tuning import TABLE, Tiles, table
 from ops.errors import MissingExtra, WrongTarget
+from ops.layout import QuantForm
 from rtcore.command import Command
 from rtcore.machine import available_cores
 
@@ -27,7 +28,14 @@ SHAPES = ((6144, 4096), (4096, 4096), (4096, 14336), (128256, 4096), (960, 576),
 GATED = ((14336, 4096), (1536, 576))
 #: Weights are rotated over at least this many bytes.
 ROTATED = 256 << 20
-GROUP = 128
+#: The tables of products with quantised weights, and the form that each is measured in.
+FORMS = {
+    "quant_tile": QuantForm(4, 128),
+    "quant_tile_scaled": QuantForm(4, 32),
+    "quant_tile_narrow": QuantForm(8, 16),
+}
+#: Columns from which on one row has other choices.
+SINGLE = {0: (8192, 1024, 0), 1: (2048, 0)}
 
 
 @dataclass(frozen=True)
@@ -134,15 +142,15 @@ def _linear(choice: Tiles, rows: int, width: int, columns: int, activation: int)
     ]
 
 
-def _quant(choice: Tiles, rows: int, width: int, columns: int, activation: int) -> list[Callable[[], Any]]:
+def _quant(
+    choice: Tiles, rows: int, width: int, columns: int, activation: int, form: QuantForm
+) -> list[Callable[[], Any]]:
     import torch
 
     from ops.cuda_layout import shape_of, steps_of
-    from ops.layout import QuantForm
     from ops.triton.few_rows import PLAIN
     from ops.triton.quant_matmul import quant_tile_kernel
 
-    form = QuantForm(4, GROUP)
     shape = shape_of(form, width * (1 + activation), columns)
 
     def make() -> Any:
@@ -152,10 +160,11 @@ def _quant(choice: Tiles, rows: int, width: int, columns: int, activation: int) 
     x = torch.randn(rows, columns, device="cuda", dtype=torch.float16)
     y = torch.empty(rows, width, device="cuda", dtype=torch.float16)
     parts, counters = _scratch()
-    options = _options(choice, activation) | {"BITS": 4, "GROUP": GROUP, "MINIMA": 0, "PACKED": 1}
+    options = _options(choice, activation) | {"BITS": form.bits, "GROUP": form.group, "MINIMA": int(form.minima)}
+    options |= {"PACKED": 1, "WHOLE": int(columns % 32 == 0)}
     options["NORM"] = PLAIN.value
     alone = (counters, 0, x, x, counters, x, 0.0)  # of norms around it, which it does not read
-    grid = _grid(choice, rows, width, steps_of(4, columns))
+    grid = _grid(choice, rows, width, steps_of(form.bits, columns))
     sizes = (rows, width, columns, shape[1])
     kernel: Any = quant_tile_kernel
     return [
@@ -202,18 +211,48 @@ def sweeps(quick: bool) -> list[tuple[Sweep, list[tuple[int, int, int]]]]:
             row = _choices(2**31 - 1, least, (4, 8), (2,), BLOCK_N=(1, 2, 4, 8), BLOCK_K=(512, 1024, 2048))
             add(f"linear_row{end}", _linear, row, single)
         wide = [(width, columns) for width, columns in shapes if columns >= 2048]
-        few = _choices(8, 0, (4,), (1,), BLOCK_M=(8,), BLOCK_N=(64,), DEPTH=(1, 2), PROGRAMS=(*programs, 528))
-        add(f"quant_tile{end}", _quant, few, [(1, width, columns) for width, columns in wide])
-        for rows in (16, 32, 64, 128):
+        for name, form in FORMS.items():
+            for choices, cases in _quantised(shapes, activation, programs, form.group >= 32):
+                add(f"{name}{end}", partial(_quant, form=form), choices, cases)
+        for rows in (16, 32, 64):
             cases = [(rows, width, columns) for width, columns in wide]
             sizes: dict[str, Any] = {"BLOCK_M": (min(rows, 64),), "BLOCK_N": (64, 128)}
-            if rows <= 64:
-                depths = (3, 4) if quick else (2, 3, 4, 6)
-                dense = _choices(rows, 0, (4,), depths, **sizes, BLOCK_K=(64, 128), PROGRAMS=programs)
-                add(f"linear_tile{end}", _linear, dense, cases)
-            packed = _choices(rows, 0, (4, 8), (2, 3), **sizes, DEPTH=(0,), PROGRAMS=programs)
-            add(f"quant_tile{end}", _quant, packed, cases)
+            depths = (3, 4) if quick else (2, 3, 4, 6)
+            dense = _choices(rows, 0, (4,), depths, **sizes, BLOCK_K=(64, 128), PROGRAMS=programs)
+            add(f"linear_tile{end}", _linear, dense, cases)
     return found
+
+
+def _quantised(
+    shapes: tuple[tuple[int, int], ...], activation: int, programs: tuple[int, ...], few: bool
+) -> Iterator[tuple[Iterator[Tiles], list[tuple[int, int, int]]]]:
+    """Choices for products with quantised weights, in the order of the table. few: groups of 32 and wider."""
+    most = 2**31
+    for least in SINGLE[activation]:
+        cases = [(1, width, columns) for width, columns in shapes if least <= columns < most]
+        yield _single(least, activation), cases
+        most = least
+    wide = [(width, columns) for width, columns in shapes if columns >= 2048]
+    ahead = {"DEPTH": (1, 2), "SPLIT": (0,), "PROGRAMS": (*programs, 528)}
+    for rows in (8, 16, 32, 64, 128):
+        sizes: dict[str, Any] = {"BLOCK_M": (min(rows, 64),)}
+        choices: Iterator[Tiles] = iter(())
+        if rows > 8:
+            staged = {"BLOCK_N": (64, 128), "DEPTH": (0,), "SPLIT": (0,), "PROGRAMS": programs}
+            choices = _choices(rows, 0, (4, 8), (2, 3), **sizes, **staged)
+        if few and rows <= 16:
+            choices = itertools.chain(choices, _choices(rows, 0, (4,), (1,), **sizes, BLOCK_N=(64,), **ahead))
+        if few or rows > 8:
+            yield choices, [(rows, width, columns) for width, columns in wide]
+
+
+def _single(least: int, activation: int) -> Iterator[Tiles]:
+    """Choices for one row: 16 or 32 rows of W a program, whose columns up to 16 warps share."""
+    for height, split, depth in itertools.product((16, 32), (1, 2, 4, 8, 16), (1, 2)):
+        warps = height // 16 * split * (1 + activation)
+        if 4 <= warps <= 16:
+            sizes = {"BLOCK_M": 1, "BLOCK_N": height, "DEPTH": depth, "SPLIT": split, "PROGRAMS": 1}
+            yield Tiles(constants=sizes, warps=warps, stages=1, rows=1, columns=least)
 
 
 def compile_ahead(chosen: list[tuple[Sweep, list[tuple[int, int, int]]]]) -> None:

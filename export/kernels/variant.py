@@ -41,6 +41,8 @@ class Variant:
         constants = dict(self.constants)
         if "BLOCK" in constants:
             constants["BLOCK"] = max(constants["BLOCK"], other.constants["BLOCK"])
+        if "WHOLE" in constants:
+            constants["WHOLE"] = min(constants["WHOLE"], other.constants["WHOLE"])
         rows = min(self.rows[0], other.rows[0]), max(self.rows[1], other.rows[1])
         return replace(self, aligned=self.aligned & other.aligned, constants=constants, rows=rows)
 

@@ -29,8 +29,12 @@ SCALED = tl.constexpr(1)
 ADDED = tl.constexpr(2)
 #: Rows that a tile's shares have room for: for more of them a norm's own kernel costs less than what is done here.
 ROOM = tl.constexpr(32)
-#: Shares of a row that are read together: those of 4,096 columns.
-_CHUNK = tl.constexpr(64)
+
+
+@triton.constexpr_function
+def _chunk(rows: int) -> int:
+    """Shares of a row that are read together: those of 4,096 columns, in tiles of 64 or for one row of 16."""
+    return 256 if rows == 1 else 64
 
 
 @triton.jit
@@ -44,7 +48,7 @@ def part_of(steps):
 @triton.jit
 def _shares(norms, start, row):
     """A chunk of each row's shares of the mean square from tile `start` on, [chunk, rows of x]; zero for none."""
-    tile = start + tl.arange(0, _CHUNK)
+    tile = start + tl.arange(0, _chunk(row.shape[0]))
     at = norms[0] + tile[:, None] * ROOM + row[None, :]
     mask = (tile < norms[1])[:, None]
     if row.shape[0] > ROOM:
@@ -76,7 +80,8 @@ def load_beside(norms, at, row, rows, width, NORM: tl.constexpr):
 @triton.jit
 def _row_scales(norms, shares, row):
     """1 / root mean square of each row."""
-    for start in range(_CHUNK, norms[1], _CHUNK):
+    CHUNK: tl.constexpr = _chunk(row.shape[0])
+    for start in range(CHUNK, norms[1], CHUNK):
         shares += _shares(norms, start, row)
     return tl.rsqrt(tl.sum(shares, axis=0))
 

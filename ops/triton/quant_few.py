@@ -40,12 +40,12 @@ def _words_ahead(words, step, last, block_bytes, block, inside, BLOCKS: tl.const
 
 
 @triton.jit
-def _x_ahead(x_at, start, columns, COUNT: tl.constexpr):
-    """COUNT times 64 columns of x from `start` on: a tuple of [64, rows]."""
-    k = start + tl.arange(0, 64)
+def _x_ahead(x_at, start, columns, SPAN: tl.constexpr, COUNT: tl.constexpr):
+    """COUNT times SPAN columns of x from `start` on: a tuple of [SPAN, rows]."""
+    k = start + tl.arange(0, SPAN)
     found = (tl.load(x_at + k[:, None], mask=(k < columns)[:, None], other=0.0),)
-    for pair in tl.static_range(1, COUNT):
-        at = k + pair * 64
+    for span in tl.static_range(1, COUNT):
+        at = k + span * SPAN
         tile = tl.load(x_at + at[:, None], mask=(at < columns)[:, None], other=0.0)
         found = found + (tile,)  # noqa: RUF005  (Triton knows no unpacking)
     return found
@@ -63,33 +63,33 @@ def _mask_ptx(pair: int, bits: int) -> str:
 
 @triton.jit
 def _bare_codes(words, PAIR: tl.constexpr, BITS: tl.constexpr, PACKED: tl.constexpr):
-    """A pair's codes in the order of columns, float16 [rows, 64]: in units, or where not PACKED as they are.
+    """A pair's codes in the order of columns, float16 [rows, 2 * words]: in units, or where not PACKED as they are.
 
     That both columns of a word share a register is checked when the kernel is compiled (export/kernels/compile.py).
     """
+    shape: tl.constexpr = [words.shape[0], 2 * words.shape[1]]
     if PACKED:
-        twice = tl.broadcast_to(words[:, :, None], [words.shape[0], WORDS, 2])
+        twice = tl.broadcast_to(words[:, :, None], [words.shape[0], words.shape[1], 2])
         found = tl.inline_asm_elementwise(
-            _mask_ptx(PAIR, BITS),
-            "=r,r,r",
-            [tl.reshape(twice, [words.shape[0], 2 * WORDS])],
-            dtype=tl.float16,
-            is_pure=True,
-            pack=2,
+            _mask_ptx(PAIR, BITS), "=r,r,r", [tl.reshape(twice, shape)], dtype=tl.float16, is_pure=True, pack=2
         )
     else:
         low, high = pair_codes(words, PAIR, BITS, 0, 0)
-        found = tl.reshape(tl.join(low, high), [words.shape[0], 2 * WORDS])
+        found = tl.reshape(tl.join(low, high), shape)
     return found
 
 
 @triton.jit
-def _pair_product(words, right, PAIR: tl.constexpr, BITS: tl.constexpr, PACKED: tl.constexpr):
-    """A pair's columns of W . x, in units where PACKED: float32 [rows of W, rows of x]."""
+def _pair_product(words, right, PAIR: tl.constexpr, BITS: tl.constexpr, MINIMA: tl.constexpr, PACKED: tl.constexpr):
+    """A pair's columns, or half of them, of W . x, in units where PACKED: float32 [rows of W, rows of x]."""
     upper: tl.constexpr = BITS == 4 and PAIR % 2 == 1
     unit: tl.constexpr = (_UNIT * (16 if upper else 1)) if PACKED else 1.0
-    zero = tl.full([words.shape[0], 64], -(1 << (BITS - 1)) * unit, tl.float16)
-    out = tl.dot(_bare_codes(words, PAIR, BITS, PACKED), right, tl.dot(zero, right))
+    codes = _bare_codes(words, PAIR, BITS, PACKED)
+    if MINIMA:
+        out = tl.dot(codes, right)
+    else:
+        zero = tl.full([words.shape[0], 2 * words.shape[1]], -(1 << (BITS - 1)) * unit, tl.float16)
+        out = tl.dot(codes, right, tl.dot(zero, right))
     if PACKED and upper:
         out *= 0.0625
     return out
@@ -97,13 +97,43 @@ def _pair_product(words, right, PAIR: tl.constexpr, BITS: tl.constexpr, PACKED: 
 
 @triton.jit
 def _group_product(
-    words, right, NUMBER: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, PACKED: tl.constexpr
+    words,
+    right,
+    NUMBER: tl.constexpr,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    MINIMA: tl.constexpr,
+    PACKED: tl.constexpr,
 ):
-    """A group of 64 or 128 columns of W . x without its scale."""
-    PAIRS: tl.constexpr = GROUP // 64
-    out = _pair_product(words, right[NUMBER * PAIRS], NUMBER * PAIRS, BITS, PACKED)
-    if PAIRS == 2:
-        out += _pair_product(words, right[NUMBER * 2 + 1], NUMBER * 2 + 1, BITS, PACKED)
+    """A group of 32, 64 or 128 columns of W . x without its scale."""
+    if GROUP == 32:
+        # Columns 0 to 31 of a pair are of a row's first words, the others of its last.
+        halves = tl.permute(tl.reshape(words, [words.shape[0], 2, WORDS // 2]), (0, 2, 1))
+        first, second = tl.split(halves)
+        part = first if NUMBER % 2 == 0 else second
+        out = _pair_product(part, right[NUMBER], NUMBER // 2, BITS, MINIMA, PACKED)
+    else:
+        PAIRS: tl.constexpr = GROUP // 64
+        out = _pair_product(words, right[NUMBER * PAIRS], NUMBER * PAIRS, BITS, MINIMA, PACKED)
+        if PAIRS == 2:
+            out += _pair_product(words, right[NUMBER * 2 + 1], NUMBER * 2 + 1, BITS, MINIMA, PACKED)
+    return out
+
+
+@triton.jit
+def _group_sum(
+    right,
+    NUMBER: tl.constexpr,
+    GROUP: tl.constexpr,
+    SPAN: tl.constexpr,
+    ROWS_OF_W: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    """A group's columns of x added up, in units, for each row of W: what minima are multiplied with."""
+    ones = tl.full([ROWS_OF_W, SPAN], UNIT, tl.float16)
+    out = tl.dot(ones, right[NUMBER * (GROUP // SPAN)])
+    if GROUP > SPAN:
+        out = tl.dot(ones, right[NUMBER * (GROUP // SPAN) + 1], out)
     return out
 
 
@@ -123,6 +153,7 @@ def quant_few_rows(
     block_bytes,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
+    MINIMA: tl.constexpr,
     PACKED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -132,13 +163,14 @@ def quant_few_rows(
     BLOCK_N: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """What `quant_tile_kernel` does, for groups of 64 or 128 columns without minima; DEPTH 1 or 2 steps ahead."""
+    """What `quant_tile_kernel` does, for groups of 32, 64 or 128 columns; DEPTH 1 or 2 steps ahead."""
     let_next_start(DEPENDENT)
     BLOCKS: tl.constexpr = BLOCK_N // ROWS
     COLUMNS: tl.constexpr = WORDS * 32 // BITS
     GROUPS: tl.constexpr = COLUMNS // GROUP
-    PAIRS: tl.constexpr = COLUMNS // 64
-    SCALE: tl.constexpr = _UNITS if PACKED else 1.0
+    SPAN: tl.constexpr = 32 if GROUP == 32 else 64
+    SPANS: tl.constexpr = COLUMNS // SPAN
+    UNIT: tl.constexpr = _UNIT if PACKED else 1.0
     steps = tl.cdiv(columns, COLUMNS)
     first, last = part_of(steps)
     block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
@@ -147,9 +179,15 @@ def quant_few_rows(
     side = scales_at(scales, steps, block_bytes, tl.where(at < width, at, 0))
     beyond = width // ROWS
     upper = side + beyond.to(tl.int64) * (block_bytes // 2)
+    least_at = steps * (GROUPS * ROWS)
     own = group_scales(side, first, steps, GROUPS)
     now = _words_ahead(words, first, last, block_bytes, block, inside, BLOCKS)
     other, now2 = own, now
+    least, least2 = own, own
+    if MINIMA:
+        least = group_scales(side + least_at, first, steps, GROUPS)
+        if ACTIVATION != 0:
+            least2 = group_scales(upper + least_at, first, steps, GROUPS)
     if ACTIVATION != 0:
         other = group_scales(upper, first, steps, GROUPS)
         now2 = _words_ahead(words, first, last, block_bytes, block + beyond, inside, BLOCKS)
@@ -164,20 +202,33 @@ def quant_few_rows(
     x_at = x + tl.minimum(row, rows - 1).to(tl.int64)[None, :] * columns
     out = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    right = _x_ahead(x_at, first * COLUMNS, columns, PAIRS)
+    right = _x_ahead(x_at, first * COLUMNS, columns, SPAN, SPANS)
     for step in tl.range(first, last, num_stages=1):
-        next_right = _x_ahead(x_at, tl.minimum(step + 1, last - 1) * COLUMNS, columns, PAIRS)
+        next_right = _x_ahead(x_at, tl.minimum(step + 1, last - 1) * COLUMNS, columns, SPAN, SPANS)
         next_own = group_scales(side, step + 1, steps, GROUPS)
         ahead = _words_ahead(words, step + DEPTH, last, block_bytes, block, inside, BLOCKS)
         if ACTIVATION != 0:
             next_other = group_scales(upper, step + 1, steps, GROUPS)
             ahead2 = _words_ahead(words, step + DEPTH, last, block_bytes, block + beyond, inside, BLOCKS)
-        for group in tl.static_range(GROUPS):
-            product = _group_product(now, right, group, BITS, GROUP, PACKED)
-            out += product * (own[group].to(tl.float32) * SCALE)[:, None]
+        if MINIMA:
+            next_least = group_scales(side + least_at, step + 1, steps, GROUPS)
             if ACTIVATION != 0:
-                product = _group_product(now2, right, group, BITS, GROUP, PACKED)
-                up += product * (other[group].to(tl.float32) * SCALE)[:, None]
+                next_least2 = group_scales(upper + least_at, step + 1, steps, GROUPS)
+        for group in tl.static_range(GROUPS):
+            product = _group_product(now, right, group, BITS, GROUP, MINIMA, PACKED)
+            out += product * own[group].to(tl.float32)[:, None]
+            if ACTIVATION != 0:
+                product = _group_product(now2, right, group, BITS, GROUP, MINIMA, PACKED)
+                up += product * other[group].to(tl.float32)[:, None]
+            if MINIMA:
+                added = _group_sum(right, group, GROUP, SPAN, BLOCK_N, UNIT)
+                out += added * least[group].to(tl.float32)[:, None]
+                if ACTIVATION != 0:
+                    up += added * least2[group].to(tl.float32)[:, None]
+        if MINIMA:
+            least = next_least
+            if ACTIVATION != 0:
+                least2 = next_least2
         own, right = next_own, next_right
         if ACTIVATION != 0:
             other = next_other
@@ -189,6 +240,9 @@ def quant_few_rows(
             now = ahead
             if ACTIVATION != 0:
                 now2 = ahead2
+    if PACKED:
+        out *= _UNITS
+        up *= _UNITS
     add_parts(
         out,
         up,

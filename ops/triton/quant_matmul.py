@@ -15,6 +15,7 @@ from ops.triton.dependent import fetch, let_next_start, wait_for_previous
 from ops.triton.few_rows import add_parts, part_of
 from ops.triton.fragments import ROWS, STEP, WORDS, pair_weights, scales_at, step_words
 from ops.triton.quant_few import group_scales, quant_few_rows
+from ops.triton.quant_one import quant_one_row
 
 #: Steps of codes that are asked for while the kernel before ends.
 AHEAD = tl.constexpr(3)
@@ -206,6 +207,8 @@ def quant_tile_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     DEPTH: tl.constexpr,
+    SPLIT: tl.constexpr,
+    WHOLE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """x [rows, columns], y [rows, width]; `words` and `scales` are the same address; see `add_parts` and
@@ -213,9 +216,35 @@ def quant_tile_kernel(
 
     Grid (ceil(width / BLOCK_N), parts, ceil(rows / BLOCK_M)). With an activation W is gate | up, each of `width`
     rows, a multiple of 64. DEPTH: 0, or the steps that words are ahead in registers (`ops.triton.quant_few`).
+    SPLIT: 0, or for one row, whose grid has no parts, the warps that share the columns of 16 rows of W
+    (`ops.triton.quant_one`). WHOLE: columns are known to be a multiple of 32.
     """
     norms = (squares, tiles, residual, gain, unit, total, epsilon)
-    if DEPTH > 0:
+    if SPLIT > 0:
+        quant_one_row(
+            x,
+            words,
+            scales,
+            bias,
+            y,
+            norms,
+            width,
+            columns,
+            block_bytes,
+            BITS,
+            GROUP,
+            MINIMA,
+            PACKED,
+            HAS_BIAS,
+            ACTIVATION,
+            NORM,
+            DEPENDENT,
+            BLOCK_N,
+            DEPTH,
+            SPLIT,
+            WHOLE,
+        )
+    elif DEPTH > 0:
         quant_few_rows(
             x,
             words,
@@ -231,6 +260,7 @@ def quant_tile_kernel(
             block_bytes,
             BITS,
             GROUP,
+            MINIMA,
             PACKED,
             HAS_BIAS,
             ACTIVATION,

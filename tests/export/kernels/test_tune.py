@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from export.kernels.tune import Sweep, _grid, best, sweeps
+from export.kernels.tune import FORMS, Sweep, _grid, best, sweeps
 from export.kernels.tuning import Tiles, table
 
 pytestmark = pytest.mark.export
@@ -24,6 +24,21 @@ def test_every_sweep_is_of_a_kernel_of_the_table_and_has_shapes(quick: bool) -> 
     for sweep, shapes in found:
         assert sweep.choices and shapes
         assert all(choice.rows >= shapes[0][0] for choice in sweep.choices)
+
+
+@pytest.mark.parametrize("activation", ["", "_gated"])
+@pytest.mark.parametrize("name", list(FORMS))
+def test_what_is_swept_of_quantised_weights_is_what_the_table_holds(name: str, activation: str) -> None:
+    """In its order, since the first choice that serves a launch is taken, with the same constants and warps."""
+    swept = [sweep.choices for sweep, _ in sweeps(False) if sweep.kernel == name + activation]
+    found = {(choices[0].rows, choices[0].columns): choices for choices in swept}
+    known = table()[name + activation]["sm_90"]
+    places = [list(found).index((one.rows, one.columns)) for one in known]
+    assert places == sorted(places)
+    for one in known:
+        choices = found[one.rows, one.columns]
+        assert all(choice.constants.keys() == one.constants.keys() for choice in choices)
+        assert one in choices or one.rows > 1
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def name_of(form: QuantForm) -> str:
 #: Words ahead in registers are for wide groups without minima.
 WAYS = [
     *((form, 0) for form in FORMS),
-    *((form, depth) for form in FORMS if form.group >= 64 and not form.minima for depth in (1, 2)),
+    *((form, depth) for form in FORMS if form.group >= 32 for depth in (1, 2)),
     (QuantForm(4, 64), 1),
     (QuantForm(8, 128), 2),
 ]
@@ -67,6 +67,25 @@ def test_layout_gives_back_what_it_was_given(form: QuantForm, rows: int, columns
     assert (found.minima is None) == (codes.minima is None)
 
 
+def reference(
+    form: QuantForm, codes: Codes, x: np.ndarray, bias: np.ndarray, gated: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """The result and what its error is measured by."""
+    columns = x.shape[1]
+    weights = codes.dequantised(form.bits)[:, :columns].astype(np.float64)
+    product = rounded(x, DTYPE) @ weights.T + rounded(bias, DTYPE)
+    # Products are rounded to float16 before they are added: the reach is what they add up to, and the gate's slope.
+    reach = np.abs(rounded(x, DTYPE)) @ np.abs(weights).T
+    if form.minima:
+        reach = reach + np.abs(rounded(x, DTYPE)).sum(axis=1, keepdims=True)
+    if not gated:
+        return product, reach
+    width = product.shape[1] // 2
+    gate, up = reach[:, :width], reach[:, width:]
+    reach = gate * (1 + np.abs(product[:, width:])) + up * (1 + np.abs(product[:, :width]))
+    return gated_activation(product), reach
+
+
 @pytest.mark.parametrize(("form", "depth"), WAYS, ids=[f"{name_of(form)}-ahead{depth}" for form, depth in WAYS])
 @pytest.mark.parametrize(
     ("rows", "width", "columns", "parts"), [(1, 24, 128, 1), (1, 21, 700, 3), (3, 130, 200, 1), (17, 64, 600, 2)]
@@ -90,21 +109,53 @@ def test_quant_matmul(
     partial, counters = parts_of(grid, block_n * block_m * (2 if gated else 1), device)
     quant_tile_kernel[grid](
         tensor(x, device, DTYPE), words, scales, tensor(bias, device, DTYPE), y, partial, counters,
-        *norms_around(device, DTYPE), rows, width, columns, packed.shape[1], BITS=form.bits, GROUP=form.group,
-        MINIMA=int(form.minima), PACKED=int(not INTERPRETED), HAS_BIAS=1, ACTIVATION=int(gated), NORM=0,
-        DEPENDENT=0, BLOCK_M=block_m, BLOCK_N=block_n, DEPTH=depth, STAGES=2,
+        *norms_around(device, DTYPE), rows, width, columns, packed.shape[1],
+        BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima), PACKED=int(not INTERPRETED), HAS_BIAS=1,
+        ACTIVATION=int(gated), NORM=0, DEPENDENT=0, BLOCK_M=block_m, BLOCK_N=block_n, DEPTH=depth, SPLIT=0, WHOLE=0,
+        STAGES=2,
     )  # fmt: skip
     assert not counters.any()
-    weights = codes.dequantised(form.bits)[:, :columns].astype(np.float64)
-    product = rounded(x, DTYPE) @ weights.T + rounded(bias, DTYPE)
-    expected = gated_activation(product) if gated else product
-    # Products are rounded to float16 before they are added: the reach is what they add up to, and the gate's slope.
-    reach = np.abs(rounded(x, DTYPE)) @ np.abs(weights).T
-    if form.minima:
-        reach = reach + np.abs(rounded(x, DTYPE)).sum(axis=1, keepdims=True)
+    expected, reach = reference(form, codes, x, bias, gated)
+    check(y, expected, reach, DTYPE)
+
+
+@pytest.mark.parametrize("form", [*FORMS, QuantForm(4, 64), QuantForm(8, 128)], ids=name_of)
+@pytest.mark.parametrize(
+    ("width", "columns", "block_n", "depth", "split"),
+    [(24, 90, 16, 1, 4), (130, 320, 32, 2, 4), (64, 2100, 64, 1, 2), (60, 1801, 16, 2, 2)],
+)
+@pytest.mark.parametrize("gated", [False, True])
+def test_quant_matmul_of_one_row(
+    device: str,
+    form: QuantForm,
+    width: int,
+    columns: int,
+    block_n: int,
+    depth: int,
+    split: int,
+    gated: bool,
+) -> None:
     if gated:
-        gate, up = reach[:, :width], reach[:, width:]
-        reach = gate * (1 + np.abs(product[:, width:])) + up * (1 + np.abs(product[:, :width]))
+        width = -(-width // 64) * 64
+    height = width * (2 if gated else 1)
+    codes = random_codes(form, height, columns)
+    packed = pack_rows(form, codes)
+    random = np.random.default_rng(columns)
+    x, bias = random.normal(0, 1, (1, columns)), random.normal(0, 1, height)
+    # What lies behind the row is not read as a part of it.
+    given = tensor(np.append(x[0], np.full(2, np.nan)), device, DTYPE)
+    y = poisoned((1, width), device, DTYPE)
+    words, scales = arguments(packed, device)
+    grid = (-(-width // block_n), 1, 1)
+    partial, counters = parts_of(grid, 0, device)
+    quant_tile_kernel[grid](
+        given, words, scales, tensor(bias, device, DTYPE), y, partial, counters,
+        *norms_around(device, DTYPE), 1, width, columns, packed.shape[1],
+        BITS=form.bits, GROUP=form.group, MINIMA=int(form.minima), PACKED=int(not INTERPRETED), HAS_BIAS=1,
+        ACTIVATION=int(gated), NORM=0, DEPENDENT=0, BLOCK_M=1, BLOCK_N=block_n, DEPTH=depth, SPLIT=split,
+        WHOLE=int(columns % 32 == 0), STAGES=1, num_warps=block_n // 16 * split * (2 if gated else 1),
+    )  # fmt: skip
+    expected, reach = reference(form, codes, x, bias, gated)
     check(y, expected, reach, DTYPE)
 
 
