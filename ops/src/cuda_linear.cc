@@ -205,7 +205,7 @@ FragmentForm::FragmentForm(const NodeInfo& node)
       group(node.integer("group")),
       minima(node.integer("minima", 0) != 0) {
   if (node.text("layout", "") != "cuda-fragments") {
-    node.refuse("layout", "must be cuda-fragments for a GPU. Export the model anew.");
+    node.refuse("layout", std::string("must be cuda-fragments for a GPU.") + kMisfit);
   }
   const bool known = (bits == 4 && (group == 32 || group == 64 || group == 128)) ||
                      (bits == 8 && (group == 16 || group == 32 || group == 64 || group == 128));
@@ -231,7 +231,7 @@ void FragmentForm::expect(const Call& call, const Tensor& weights) const {
   if (weights.shape != wanted) {
     call.refuse("input weights has shape " + shape_text(weights.shape) + ", but " + std::to_string(rows) + " rows of " +
                 std::to_string(columns) + " columns in the form " + key() + " take " + shape_text(wanted) +
-                ". Export the model anew.");
+                "." + kMisfit);
   }
 }
 
