@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from export.kernels.architecture import Architecture
-from export.kernels.tuning import Tiles, serving, tiles
+from export.kernels.tuning import REGISTERS, Tiles, serving, tiles
 from export.kernels.variant import Variant
 from ops.errors import KernelError
 
@@ -70,11 +70,12 @@ def _compile(variant: Variant, choice: Tiles, architecture: Architecture) -> Com
         constexprs={(names.index(name),): value for name, value in wanted.items()},
         attrs=attributes,
     )
+    bounds = {"maxnreg": REGISTERS[choice.warps]} if choice.warps in REGISTERS else {}
     try:
         compiled: Any = triton.compile(
             source,
             target=architecture.gpu_target(),
-            options={"num_warps": choice.warps, "num_stages": choice.stages},
+            options={"num_warps": choice.warps, "num_stages": choice.stages} | bounds,
         )
     except Exception as error:
         # Triton's compiler raises classes of many kinds, without a root of their own.

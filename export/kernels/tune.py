@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from export.kernels.compile import DEPENDENT
-from export.kernels.tuning import TABLE, Tiles, table
+from export.kernels.tuning import REGISTERS, TABLE, Tiles, table
 from ops.errors import MissingExtra, WrongTarget
 from ops.layout import QuantForm
 from rtcore.command import Command
@@ -109,6 +109,8 @@ def _options(choice: Tiles, activation: int) -> dict[str, int]:
     options = {"HAS_BIAS": 0, "ACTIVATION": activation, "DEPENDENT": int(early), "num_warps": choice.warps}
     if early:
         options["launch_pdl"] = 1
+    if choice.warps in REGISTERS:
+        options["maxnreg"] = REGISTERS[choice.warps]
     sizes = {name: value for name, value in choice.constants.items() if name != "PROGRAMS"}
     return options | sizes | {"num_stages": choice.stages}
 

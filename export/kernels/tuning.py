@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 
 TABLE = Path(__file__).with_name("tuning.json")
+#: By a program's warps, how many registers a thread may have: two of 16 warps are to lie on a multiprocessor.
+REGISTERS = {16: 64}
 
 
 class Tiles(msgspec.Struct, frozen=True):
