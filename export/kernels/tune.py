@@ -109,6 +109,8 @@ def _options(choice: Tiles, activation: int) -> dict[str, int]:
     options = {"HAS_BIAS": 0, "ACTIVATION": activation, "DEPENDENT": int(early), "num_warps": choice.warps}
     if early:
         options["launch_pdl"] = 1
+    if choice.registers:
+        options["maxnreg"] = choice.registers
     sizes = {name: value for name, value in choice.constants.items() if name != "PROGRAMS"}
     return options | sizes | {"num_stages": choice.stages}
 
@@ -252,7 +254,9 @@ def _single(least: int, activation: int) -> Iterator[Tiles]:
         warps = height // 16 * split * (1 + activation)
         if 4 <= warps <= 16:
             sizes = {"BLOCK_M": 1, "BLOCK_N": height, "DEPTH": depth, "SPLIT": split, "PROGRAMS": 1}
-            yield Tiles(constants=sizes, warps=warps, stages=1, rows=1, columns=least)
+            # Two programs of 16 warps are to lie on a multiprocessor.
+            registers = 64 if warps == 16 else 0
+            yield Tiles(sizes, warps, stages=1, rows=1, columns=least, registers=registers)
 
 
 def compile_ahead(chosen: list[tuple[Sweep, list[tuple[int, int, int]]]]) -> None:

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ops.triton.dependent import let_next_start, wait_for_previous
-from ops.triton.few_rows import load_beside, store_result
+from ops.triton.few_rows import ADDED, load_beside, store_result
 from ops.triton.fragments import ROWS, STEP, WORDS
 from ops.triton.span_products import piece_products, span_ones, span_sums
 
@@ -135,7 +135,8 @@ def quant_one_row(
     out = none
     wait_for_previous(DEPENDENT)
     row, one = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, 1)
-    beside = load_beside(norms, row, one, 1, width, NORM)
+    if NORM != ADDED:
+        beside = load_beside(norms, row, one, 1, width, NORM)
     right = _x_of(x_at, step, begin, twice, columns, COLUMNS, WHOLE)
     soon_right = _x_of(x_at, step + SPLIT, begin, twice, columns, COLUMNS, WHOLE)
     for _ in tl.range(0, steps, SPLIT, num_stages=1):
@@ -159,6 +160,9 @@ def quant_one_row(
         else:
             now = ahead
         step += SPLIT
+    if NORM == ADDED:
+        # Later than elsewhere: with these registers two programs of 16 warps lie on a multiprocessor.
+        beside = load_beside(norms, row, one, 1, width, NORM)
     sides = _row_sums(out, SIDES, SLICES, SPLIT)
     if SIDES == 2:
         upper = tl.arange(0, 2)[:, None, None] == 1

@@ -1,9 +1,9 @@
 """What a warp multiplies for one row of x: pieces of words with the eight spans of a step's columns, kept apart.
 
 A tensor core's product of m16n8k16 (PTX ISA) has eight columns, and one row of x would fill one. Here each takes
-an eighth of a step's columns, a span, x being zero in it elsewhere: one accumulator keeps the spans' sums apart. Each
-takes its own scale and minimum afterwards, however narrow the groups are. A span has 32 columns with 4 bits and 16
-with 8.
+an eighth of a step's columns, a span, x being zero in it elsewhere: one accumulator keeps the sums of spans apart.
+Each takes its own scale and minimum afterwards, however narrow the groups are. A span has 32 columns with 4 bits,
+and 16 with 8.
 
 Tensors hold four elements for each of a warp's threads, [warps * 128], as the fragments of the product lie: thread
 4 g + t has of a piece's words those of row g and of row g + 8, of the result the columns 2 t and 2 t + 1 of both,

@@ -55,7 +55,8 @@ class Product:
             *norms_around(device, DTYPE, **norms), rows, width, columns, self.packed.shape[1],
             BITS=self.form.bits, GROUP=self.form.group, MINIMA=0, PACKED=int(not INTERPRETED), HAS_BIAS=1,
             ACTIVATION=int(gated), NORM=norm, DEPENDENT=0, BLOCK_M=self.block_m, BLOCK_N=self.tile,
-            DEPTH=self.depth, SPLIT=2 if alone else 0, WHOLE=0, STAGES=2, num_warps=2 * (2 if gated else 1) if alone else 4,
+            DEPTH=self.depth, SPLIT=2 if alone else 0, WHOLE=0, STAGES=2,
+            num_warps=2 * (2 if gated else 1) if alone else 4,
         )  # fmt: skip
         assert not counters.any()
 
