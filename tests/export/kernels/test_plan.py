@@ -110,11 +110,20 @@ def test_products_around_norms_have_no_more_binaries_than_their_rows_ask_for() -
         [choice.rows for choice in serving(tiles(one.kernel, "sm_90"), one.rows)]
         for one in (*(found[key] for key in keys), alone, gated)
     ]
-    assert served == [[8, 16, 32], [8, 16, 32], [8, 16, 32], [8, 16, 32, 64, 128], [128]]
+    few, by_columns = [8, 16, 32], [1, 1, 1]
+    assert served == [by_columns + few, by_columns + few, [1, 1, *few], [*by_columns, *few, 64, 128], [128]]
     assert gated.joined(found[keys[2]]).rows == ANY_ROWS
     assert [choice.rows for choice in serving(tiles("quant_tile", "sm_80"), (1, 40))] == [16, 32, 128]
     assert [one.columns for one in serving(tiles("linear_row", "sm_90"), (1, 64))] == [2048, 0]
     assert not any("scaled" in key or "added" in key for key in variants("llama", "int4")), "groups of 32"
+
+
+def test_one_variant_serves_columns_in_whole_spans_and_others() -> None:
+    one = variants("llama", "int4")["quant_tile/float16/4.32/same/plain/none"]
+    assert one.constants["WHOLE"] == 1
+    other = replace(one, constants={**one.constants, "WHOLE": 0})
+    assert one.joined(other).constants["WHOLE"] == other.joined(one).constants["WHOLE"] == 0
+    assert one.joined(one).constants["WHOLE"] == 1
 
 
 def test_quantised_kernels_name_their_form() -> None:
