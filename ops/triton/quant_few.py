@@ -1,4 +1,4 @@
-"""Products of up to eight rows with 4- or 8-bit weights: less to do for each code, and more warps at a time.
+"""Products of two to sixteen rows with 4- or 8-bit weights: less to do for each code, and more warps at a time.
 
 Words come straight into registers, some steps ahead, the first while the kernel before ends. A mask alone makes two
 codes of a word two float16: their bits lie in the mantissa, which without an exponent counts in units of 2^-24

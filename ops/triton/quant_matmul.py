@@ -2,8 +2,8 @@
 
 Few rows of x go through the tensor cores: codes become fragments in registers by two operations a pair, programs
 split the columns. Where a tile's columns lie within one group, products are of plain codes and their sums are
-scaled, else weights are scaled first. Up to eight rows have a way of their own (`ops.triton.quant_few`). More rows
-than the tuning table serves: `dequantise_kernel`, then cuBLAS.
+scaled, else weights are scaled first. One row and a few have ways of their own (`ops.triton.quant_one`,
+`ops.triton.quant_few`). More rows than the tuning table serves: `dequantise_kernel`, then cuBLAS.
 """
 
 from __future__ import annotations
