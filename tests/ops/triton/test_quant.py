@@ -119,7 +119,7 @@ def test_quant_matmul(
     check(y, expected, reach, DTYPE)
 
 
-#: Width, columns, rows of W a program, steps ahead, and warps that share the columns: an interpreter takes seconds each.
+#: Width, columns, rows of W a program, steps ahead, warps that share the columns, gated. Interpreters take seconds.
 SINGLE = [
     (24, 90, 16, 1, 4, False),
     (64, 320, 32, 2, 4, True),
