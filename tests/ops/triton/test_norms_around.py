@@ -25,7 +25,7 @@ EPSILON = 1e-5
 #: Steps ahead, and rows of x a program: one row has a program of two warps, which share the columns.
 WAYS = [
     *((QuantForm(4, 128), depth, rows) for depth, rows in ((0, 32), (1, 8), (1, 1))),
-    *((QuantForm(8, 64), depth, rows) for depth, rows in ((2, 8), (0, 16), (2, 1))),
+    *((QuantForm(8, 64), depth, rows) for depth, rows in ((2, 8), (0, 16))),
 ]
 #: Rows, width, columns, programs of a tile: whole and broken tiles, more tiles than are read at once.
 SIZES = [(1, 130, 300, 3), (5, 64, 160, 1), (20, 72, 576, 2), (32, 72, 128, 1)]

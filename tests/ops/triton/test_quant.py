@@ -119,12 +119,19 @@ def test_quant_matmul(
     check(y, expected, reach, DTYPE)
 
 
-@pytest.mark.parametrize("form", [*FORMS, QuantForm(4, 64), QuantForm(8, 128)], ids=name_of)
+#: Width, columns, rows of W a program, steps ahead, warps that share the columns, gated. Interpreters take seconds.
+SINGLE = [
+    (24, 90, 16, 1, 4, False),
+    (64, 320, 32, 2, 4, True),
+    (60, 301, 64, 1, 2, False),
+    (40, 700, 16, 2, 2, True),
+]
+
+
 @pytest.mark.parametrize(
-    ("width", "columns", "block_n", "depth", "split"),
-    [(24, 90, 16, 1, 4), (130, 320, 32, 2, 4), (64, 2100, 64, 1, 2), (60, 1801, 16, 2, 2)],
+    ("form", "width", "columns", "block_n", "depth", "split", "gated"),
+    [(form, *SINGLE[at % len(SINGLE)]) for at, form in enumerate([*FORMS, QuantForm(4, 64), QuantForm(8, 128)])],
 )
-@pytest.mark.parametrize("gated", [False, True])
 def test_quant_matmul_of_one_row(
     device: str,
     form: QuantForm,
