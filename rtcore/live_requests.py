@@ -121,3 +121,4 @@ class LiveRequests:
         """Forget all requests, without a word."""
         self._sequences.clear()
         self._cancelled.clear()
+        self.deltas.clear()

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import metadata
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ops import errors
 from server.commands.registry import DISTRIBUTION, Registry, missing_extra
@@ -109,7 +109,8 @@ def _run(given: list[str], registry: Registry) -> int:
     )
     command.configure(sub_parser)
     sub_parser.add_argument("--debug", action="store_true", help="show where an error comes from")
-    return command.run(sub_parser.parse_args(options.arguments))
+    # `main` has read it; parsers below this one, of benchmarks, do not know it.
+    return command.run(sub_parser.parse_args([given for given in options.arguments if given != "--debug"]))
 
 
 def _parser() -> _CommandParser:
@@ -131,6 +132,13 @@ def _parser() -> _CommandParser:
 
 class _CommandParser(argparse.ArgumentParser):
     """Wrong arguments become errors like all others: argparse says them below dozens of lines of usage."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Raises ConfigError for arguments that are not known, of which argparse has the outermost parser tell."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError."""

@@ -20,7 +20,7 @@ _WIDE_GROUP = 64
 
 
 def put_off_norms(graph: ir.Graph, store: WeightStore) -> None:
-    """Do so wherever it is possible, in a graph whose values have 16 bits."""
+    """Leave every such norm of a graph, whose values have 16 bits, to the products around it."""
     for node in list(graph):
         if (node.domain, node.op_type) == (DOMAIN, "AddRMSNorm"):
             _put_off(graph, store, node)
@@ -37,7 +37,7 @@ def _put_off(graph: ir.Graph, store: WeightStore, norm: ir.Node) -> None:
     for own, residual in ((first, second), (second, first)):
         product = _product(own, norm)
         if product is not None:
-            added = _with_norm(store, product, norm, residual)
+            added = _with_norm(store, product, norm, residual, weight)
             for use in readers:
                 _set_input(use.node, _SQUARES, added.outputs[2])
             _replace(graph, product, norm, added)
@@ -60,18 +60,17 @@ def _product(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
     return None if busy else product
 
 
-def _with_norm(store: WeightStore, product: ir.Node, norm: ir.Node, residual: ir.Value | None) -> ir.Node:
+def _with_norm(
+    store: WeightStore, product: ir.Node, norm: ir.Node, residual: ir.Value | None, weight: ir.Value
+) -> ir.Node:
     """The node that does what `product` and `norm` do."""
-    weight, (y, total) = norm.inputs[2], norm.outputs
-    if weight is None:
-        raise ValueError(f"{norm.op_type} lacks its weight")
     inputs: list[ir.Value | None] = [*product.inputs[:2], residual, weight, store.unit(str(weight.name))]
     bias = _input(product, _BIAS)
     if bias is not None:
         inputs.append(bias)
     attributes = [*product.attributes.values(), norm.attributes["epsilon"]]
     added = ir.Node(DOMAIN, f"{_KIND}AddRMSNorm", inputs, attributes, num_outputs=3)
-    for output, source in zip(added.outputs, (y, total), strict=False):
+    for output, source in zip(added.outputs, norm.outputs, strict=False):
         output.type, output.shape = source.type, source.shape
     squares = added.outputs[2]
     squares.type, squares.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([None, None])

@@ -56,7 +56,8 @@ class PagedAttention {
     const Kernel* kernel;
     int64_t count, results, stats;
   };
-  // across: tiles of queries of the longest prompt; heads: parts that its heads are dealt out in; results, stats: as above.
+  // across: tiles of queries of the longest prompt; heads: parts that its heads are dealt out in; results, stats: as
+  // above; merge: null for a single piece.
   struct Tiles {
     const Kernel *kernel, *merge;
     int64_t across, heads, pieces, results, stats;

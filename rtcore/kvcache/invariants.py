@@ -93,7 +93,7 @@ def _check_order(order: Int64, parent: Int32) -> None:
     """Raise EngineError unless every node of the order of eviction stands before the one that it follows."""
     place = np.full(len(parent), len(order))
     place[order] = np.arange(len(order))
-    leaders = parent[order]
-    late = (leaders >= 0) & (place[leaders] < place[order])
+    follow = order[parent[order] >= 0]  # others have roots, whose numbers are no places
+    late = place[parent[follow]] < place[follow]
     if late.any():
-        raise EngineError(f"Node {order[late][0]} would be evicted after the one that it follows.")
+        raise EngineError(f"Node {follow[late][0]} would be evicted after the one that it follows.")

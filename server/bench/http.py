@@ -53,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _checked(arguments: argparse.Namespace) -> argparse.Namespace:
     for name, least in _LEAST.items():
         given = getattr(arguments, name)
-        if given < least:
+        if not given >= least:  # nor NaN
             raise ConfigError(f"--{name} is {given}; it must be at least {least}.", param=f"--{name}")
     if arguments.prefix > arguments.prompt:
         raise ConfigError(

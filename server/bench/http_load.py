@@ -14,7 +14,6 @@ from ops.errors import ConfigError
 
 _KEPT = 8192
 """Bytes of the end of an answer that are kept: the event that counts its tokens is there."""
-_DATA = b"data: "
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -57,7 +56,7 @@ class _Usage(msgspec.Struct):
 
 class _Event(msgspec.Struct):
     usage: _Usage | None = None
-    error: dict[str, object] | None = None
+    error: dict[str, object] | str | None = None
 
 
 class _Model(msgspec.Struct):
@@ -146,7 +145,7 @@ class HttpLoad:
         try:
             async with session.post(f"{self._url}/completions", data=body, headers=headers) as response:
                 if response.status != 200:
-                    answer.failure = f"status {response.status}: {(await response.text())[:300]}"
+                    answer.failure = f"status {response.status}: {(await response.text(errors='replace'))[:300]}"
                     return
                 async for piece in response.content.iter_any():
                     answer.pieces.append(time.perf_counter() - began)
@@ -159,15 +158,17 @@ class HttpLoad:
     def _count(self, answer: Answer, end: bytes) -> None:
         """Read from the end of an answer how many tokens it had, or why it broke off."""
         for line in reversed(end.split(b"\n")):
-            if not line.startswith(_DATA + b"{"):
+            name, _, data = line.partition(b":")
+            if name != b"data" or not data.lstrip().startswith(b"{"):
                 continue
             try:
-                event = msgspec.json.decode(line[len(_DATA) :], type=_Event)
+                event = msgspec.json.decode(data, type=_Event)
             except msgspec.DecodeError as error:
-                answer.failure = f"An event that is no JSON: {error}"
+                answer.failure = f"An event of another form: {error}"
                 return
             if event.error is not None:
-                answer.failure = f"error: {event.error.get('message', event.error)}"
+                told = event.error if isinstance(event.error, str) else event.error.get("message", event.error)
+                answer.failure = f"error: {told}"
                 return
             if event.usage is not None:
                 answer.prompt_tokens, answer.answer_tokens = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.ops.test_cuda import driver, run
 
 __all__ = ["driver"]
@@ -91,3 +93,43 @@ refused("input bias has shape", *before(5, bias=(64,)))
 """,
     )
     assert not launches
+
+
+def test_a_graph_may_leave_a_norm_to_the_products_around_it(driver: Path) -> None:
+    """Without a GPU a session ends only after it has taken the nodes, with a bias and squares and without them."""
+    pytest.importorskip("onnx")
+    run(
+        driver,
+        """
+import onnxruntime
+from onnx import TensorProto, helper
+from ops.library import register_cuda
+
+HALF, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
+rows, weight = (HALF, ["t", 64]), (TensorProto.UINT8, [1, 8448])
+inputs = {"x": rows, "w": weight, "residual": rows}
+inputs |= {"gain": (HALF, [64]), "unit": (FLOAT, [1]), "bias": (HALF, [64])}
+attributes = dict(domain="ai.ortolan", rows=64, columns=64, bits=4, group=64, layout="cuda-fragments")
+node = lambda op, names, outputs, **more: helper.make_node(op, names, outputs, **attributes, **more)
+add = "QuantMatMulAddRMSNorm"
+nodes = [
+    node(add, ["x", "w", "residual", "gain", "unit", "bias"], ["y", "sum", "squares"], epsilon=1e-5),
+    node("QuantMatMul", ["y", "w", "", "bias", "", "squares"], ["z"]),
+    node(add, ["z", "w", "sum", "gain", "unit"], ["y2", "sum2", "squares2"]),
+    node("QuantMatMul", ["y2", "w", "", "", "", "squares2"], ["out"]),
+]
+value = lambda named: [helper.make_tensor_value_info(name, *given) for name, given in named.items()]
+graph = helper.make_graph(nodes, "norms", value(inputs), value({"out": rows, "sum2": rows}))
+imports = [helper.make_opsetid("", 21), helper.make_opsetid("ai.ortolan", 1)]
+model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+device = CudaDevice()
+options = onnxruntime.SessionOptions()
+register_cuda(options, device.number, "float16")
+try:
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+except Exception as error:
+    assert "NOT_IMPLEMENTED" in str(error), error
+else:
+    raise SystemExit("the session was created")
+""",
+    )

@@ -120,6 +120,32 @@ def test_wrong_arguments_are_told_in_a_line(
     assert said in shown and shown.count("\n") == 2
 
 
+def nested() -> Registry:
+    """A command with a command of its own, which gives the size that it was given as its code."""
+
+    def configure(parser: argparse.ArgumentParser) -> None:
+        inner = parser.add_subparsers(dest="inner", required=True).add_parser("http")
+        inner.add_argument("--size", type=int)
+
+    class Nested(Entry):
+        def load(self) -> Command:
+            return Command("bench", "", "", configure, lambda arguments: int(arguments.size))
+
+    return Registry([Nested("bench")])  # type: ignore[list-item]
+
+
+def test_a_command_of_a_command_tells_of_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "http", "--sizd", "3"], nested()) == 2
+    said = "There is no option --sizd.\n  Did you mean --size? `ortolan bench http --help`"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_debug_may_stand_anywhere(place: int) -> None:
+    arguments = ["bench", "http", "--size=3"]
+    assert main([*arguments[:place], "--debug", *arguments[place:]], nested()) == 3
+
+
 @pytest.mark.parametrize(("name", "said"), [("serv", "Did you mean 'serve'?"), ("xyz", "ortolan --help")])
 def test_an_unknown_command_suggests_the_nearest(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name], registry(serve=0, bench=0)) == 2

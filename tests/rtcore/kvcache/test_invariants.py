@@ -99,3 +99,25 @@ def test_invariants_notice_corruption(corrupt) -> None:  # type: ignore[no-untyp
     corrupt(memory, blocks)
     with pytest.raises(EngineError):
         check_blocks(memory.manager, [blocks])
+
+
+def test_invariants_notice_a_wrong_order_of_eviction() -> None:
+    memory = Memory([8], 4)
+    memory.run([1, 2, 3, 4, 5, 6, 7, 8])
+    memory.check()
+    cache = memory.manager.cache
+    nodes = cache.idle_nodes()
+    assert len(nodes) == 2
+    cache._order.remove(nodes)
+    cache._order.add(nodes[::-1], cache.index.hits)
+    with pytest.raises(EngineError, match="would be evicted after"):
+        memory.check()
+
+
+def test_more_namespaces_than_nodes_break_nothing() -> None:
+    """A namespace has a root while a sequence waits in it, so roots are not bounded by the size of the cache."""
+    memory = Memory([2], 1)
+    *_, last = [memory.open([], salt) for salt in "abcd"]
+    memory.write(last, [7])
+    memory.close(last)
+    memory.check()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from ops.errors import ConfigError
 from server.bench.http_load import Answer, HttpLoad, Load
@@ -57,10 +60,60 @@ async def test_what_is_refused_is_told(running: Running) -> None:
 async def test_an_answer_that_breaks_off_is_none(serve: Serve) -> None:
     async with serve("slow") as server:
         running = asyncio.create_task(HttpLoad(server.url, changed(requests=1, answer=500)).run())
-        await asyncio.sleep(0.5)
+        while (await server.engine.stats()).steps < 2:
+            await asyncio.sleep(0.01)
         await server.engine.close()
         [answer] = await running
     assert answer.pieces and answer.failure
+
+
+@pytest.mark.parametrize(
+    ("end", "failure"),
+    [
+        (b'data: {"usage": {"prompt_tokens": 3, "completion_tokens": 2}}\n\ndata: [DONE]\n\n', ""),
+        (b'data:{"usage":{"prompt_tokens":3,"completion_tokens":2}}\r\n\r\ndata:[DONE]\r\n\r\n', ""),
+        (b'data: {"choices": [], "usage": null}\n\ndata: [DONE]\n\n', "ended without its usage"),
+        (b'cut": 1}\n\ndata: {"error": {"message": "too slow"}}\n\n', "error: too slow"),
+        (b'data: {"error": "too slow"}\n\n', "error: too slow"),
+        (b'data: {"choi', "another form"),
+        (b"", "ended without its usage"),
+    ],
+)
+async def test_any_end_of_an_answer_is_understood(end: bytes, failure: str) -> None:
+    async def reply(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(end)
+        return response
+
+    answer = await answer_of(reply)
+    assert failure in answer.failure and bool(failure) == bool(answer.failure)
+    assert (answer.prompt_tokens, answer.answer_tokens) == ((0, 0) if failure else (3, 2))
+
+
+async def test_a_refusal_that_is_no_text_is_told() -> None:
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=500, body=b"\xff no text", content_type="text/plain", charset="utf-8")
+
+    assert (await answer_of(refuse)).failure.startswith("status 500: \ufffd no text")
+
+
+async def test_a_connection_that_breaks_is_told() -> None:
+    async def leave(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    assert "Disconnected" in (await answer_of(leave)).failure
+
+
+async def answer_of(reply: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Answer:
+    """What one request comes to where the server replies so."""
+    app = web.Application()
+    app.router.add_post("/v1/completions", reply)
+    async with TestServer(app) as server:
+        [answer] = await HttpLoad(str(server.make_url("/")), changed(requests=1), model="any").run()
+    return answer
 
 
 @in_loop
@@ -83,6 +136,7 @@ def test_rates_and_percentiles() -> None:
     ("flags", "message"),
     [
         (["--requests", "0"], "--requests is 0; it must be at least 1"),
+        (["--rate", "nan"], "--rate is nan; it must be at least 0"),
         (["--rate", "-1"], "--rate is -1.0; it must be at least 0"),
         (["--prompt", "4", "--prefix", "5"], "--prefix is 5, but prompts have 4 tokens"),
     ],
