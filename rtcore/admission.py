@@ -61,7 +61,7 @@ class Admission:
             raise ContextLengthExceeded(
                 f"The prompt has {prompt} tokens and max_tokens is {answer}, {prompt + answer} together.",
                 why=f"The model's context is {self._context_length} tokens.",
-                remedy="Shorten the prompt or lower max_tokens.",
+                remedy="Shorten the prompt or lower max_tokens." if answer else "Shorten the prompt.",
                 param="prompt" if prompt >= self._context_length else "max_tokens",
             )
         if prompt + answer > self._cache_tokens:

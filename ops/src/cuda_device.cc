@@ -139,8 +139,8 @@ void Device::expect(const Kernel& kernel, const std::pair<char, int64_t>* given,
     fits = given[i].first == (aligned ? wanted - 'A' + 'a' : wanted) && (!aligned || given[i].second % 16 == 0);
   }
   if (!fits) {
-    throw Failure("kernel " + kernel.key + " takes " + kernel.arguments + " (capitals: multiples of 16), but is given " +
-                  text_of(given, count) + "." + kMisfit);
+    throw Failure("kernel " + kernel.key + " takes " + kernel.arguments +
+                  " (capitals: multiples of 16), but is given " + text_of(given, count) + "." + kMisfit);
   }
 }
 

@@ -77,7 +77,8 @@ struct Tiles {
 };
 
 Tiles tiles_of(const Session& session, const Kernel& kernel, const Shape& shape, int64_t step_columns, bool gated) {
-  const int64_t tiles = up(shape.width, kernel.constant("BLOCK_N")), heights = up(shape.rows, kernel.constant("BLOCK_M"));
+  const int64_t tiles = up(shape.width, kernel.constant("BLOCK_N"));
+  const int64_t heights = up(shape.rows, kernel.constant("BLOCK_M"));
   const int64_t parts = parts_of(kernel, tiles, up(shape.columns, step_columns));
   if (parts == 1) return {{tiles, 1, heights}, session.device.scratch(0), session.device.counters(0)};
   const int64_t numbers = kernel.constant("BLOCK_N") * kernel.constant("BLOCK_M") * (gated ? 2 : 1);

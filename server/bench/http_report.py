@@ -33,7 +33,8 @@ class HttpReport(msgspec.Struct, frozen=True):
     """seconds: from the first request to the last answer. Rates are a second, over all that was answered whole.
 
     first_token_ms: from when a request was due to the first piece of its answer. token_ms: of each answer, the rest
-    of its time over the rest of its tokens. gap_ms: between the pieces of an answer. failures: how often each came.
+    of its time over the rest of its tokens. gap_ms: between the pieces of an answer. short: answers of fewer tokens
+    than were asked for, of a server that does not know ignore_eos. failures: how often each came.
     """
 
     load: Load
@@ -45,6 +46,7 @@ class HttpReport(msgspec.Struct, frozen=True):
     first_token_ms: Spread | None
     token_ms: Spread | None
     gap_ms: Spread | None
+    short: int
     failures: dict[str, int]
 
 
@@ -72,6 +74,7 @@ def report(load: Load, answers: Sequence[Answer]) -> HttpReport:
             ]
         ),
         gap_ms=Spread.of([float(gap) for answer in whole for gap in np.diff(answer.pieces)]),
+        short=sum(answer.answer_tokens < load.answer for answer in whole),
         failures=dict(Counter(answer.failure for answer in answers if answer.failure).most_common()),
     )
 
@@ -93,5 +96,7 @@ def table(found: HttpReport) -> str:
         if spread is not None:
             values = (spread.median, spread.p90, spread.p99, spread.highest)
             lines.append(f"{name:24}" + "".join(f"{value:>10,.1f}" for value in values))
+    if found.short:
+        lines.append(f"{found.short} answers have fewer than {found.load.answer} tokens")
     lines += [f"{count} failed: {text}" for text, count in found.failures.items()]
     return "\n".join(lines)

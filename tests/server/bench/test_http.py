@@ -127,6 +127,7 @@ def test_rates_and_percentiles() -> None:
     found = report(LOAD, answers)
     assert (found.seconds, found.answered, found.failures) == (2.0, 2, {"x": 1})
     assert (found.prompt_tokens_per_second, found.answer_tokens_per_second) == (10.0, 5.5)
+    assert found.short == 1 and "1 answers have fewer than 4 tokens" in table(found)
     assert found.first_token_ms is not None and found.first_token_ms.median == pytest.approx(200)
     assert found.token_ms is not None and found.token_ms.highest == pytest.approx(150)
     assert found.gap_ms is not None and found.gap_ms.highest == pytest.approx(600)
