@@ -76,11 +76,9 @@ class Starter:
         if reads and self._active.park(sequence, match.tokens):
             return 0.0
         saved = sequence.saved if sequence.saved is not None and sequence.saved.tokens > match.tokens else None
-        if saved is not None:
-            match = Match([])
-        elif not self._active.running:
-            # What is cached of the last block takes a block beside its copy, which the whole cache may not have.
-            match = self._blocks.without_tail(match, sequence.length)
+        # What is cached of the last block takes a block beside its copy, which the whole cache may not have: what a
+        # sequence needs is never to be more than there is.
+        match = Match([]) if saved is not None else self._blocks.without_tail(match, sequence.length)
         begin = match.tokens if saved is None else saved.tokens
         tokens = plan.chunk(sequence, begin, seconds)
         if not tokens:

@@ -227,3 +227,18 @@ def test_the_cost_model_learns_from_steps_that_ran() -> None:
     drain(engine)
     assert engine._scheduler.model.observed == engine.stats().steps
     assert np.isfinite(engine.stats().load.estimated_wait)
+
+
+def test_a_prompt_that_takes_the_whole_cache_starts_once_it_is_alone() -> None:
+    """The beginning of a block that is cached takes a block beside its copy, which the cache does not have."""
+    engine = fake_engine(FakeExecutor(num_blocks=(8,), block_size=4), stop_ids=())
+    engine.submit(request("cached", PROMPT[:6], tokens=1))
+    drain(engine)
+    engine.submit(request("running", [30, 31, 32], tokens=9))
+    engine.submit(request("whole", [*PROMPT[:6], *range(40, 65)], tokens=1))
+    deltas: Deltas = {}
+    for _ in range(30):
+        if engine.has_work:
+            advance(engine, deltas)
+    assert not engine.has_work
+    assert [len(tokens_of(deltas[name])) for name in ("running", "whole")] == [9, 1]
