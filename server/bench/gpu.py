@@ -26,7 +26,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path, help="the bundle to measure")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle to measure")
     parser.add_argument("--precision", help="precisions, separated by commas (default: the bundle's)")
     parser.add_argument("--sequences", default="1,32,128,256", help="batch sizes (default: 1,32,128,256)")
     parser.add_argument("--context", type=int, default=528, help="tokens of each sequence (default: 528)")

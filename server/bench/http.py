@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -45,7 +47,13 @@ def _run(arguments: argparse.Namespace) -> int:
         vocabulary=given.vocabulary,
         seed=given.seed,
     )
-    found = report(load, asyncio.run(HttpLoad(arguments.url, load, arguments.model, arguments.key).run()))
+    sent = HttpLoad(given.url, load, given.model, given.key)
+    try:
+        asyncio.run(sent.run())
+    except KeyboardInterrupt:
+        if not any(answer.pieces for answer in sent.answers):
+            raise
+    found = report(load, sent.answers)
     print(msgspec.json.format(msgspec.json.encode(found)).decode() if arguments.json else table(found))
     return 1 if found.failures else 0
 
@@ -53,8 +61,21 @@ def _run(arguments: argparse.Namespace) -> int:
 def _checked(arguments: argparse.Namespace) -> argparse.Namespace:
     for name, least in _LEAST.items():
         given = getattr(arguments, name)
-        if not given >= least:  # nor NaN
+        if not least <= given < math.inf:  # nor NaN
             raise ConfigError(f"--{name} is {given}; it must be at least {least}.", param=f"--{name}")
+    try:
+        address = urlsplit(arguments.url)
+        known = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise ConfigError(
+            f"{arguments.url!r} is no address of a server.",
+            remedy="Give one such as http://127.0.0.1:8000.",
+            param="URL",
+        )
+    if arguments.key is not None and not arguments.key.isprintable():
+        raise ConfigError("--key has characters that no header may have.", param="--key")
     if arguments.prefix > arguments.prompt:
         raise ConfigError(
             f"--prefix is {arguments.prefix}, but prompts have {arguments.prompt} tokens.",
@@ -70,7 +91,8 @@ HTTP = Command(
     description=(
         "Send completions of random token ids to a running server of OpenAI's protocol, all at once, at a rate or "
         "so many at a time, and tell rates, the time to the first token and between tokens. Any such server will "
-        "do, so that two can be compared under the same load. Exits with 1 when a request failed."
+        "do, so that two can be compared under the same load. An interrupt tells what there is by then. Exits with "
+        "1 when a request failed."
     ),
     configure=_configure,
     run=_run,

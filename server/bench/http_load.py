@@ -14,6 +14,7 @@ from ops.errors import ConfigError
 
 _KEPT = 8192
 """Bytes of the end of an answer that are kept: the event that counts its tokens is there."""
+_UNFINISHED = "not answered when the load was ended"
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -76,10 +77,14 @@ class HttpLoad:
         self._url = url.rstrip("/").removesuffix("/v1") + "/v1"
         self._load = load
         self._model = model
+        self.answers: list[Answer] = []
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     async def run(self) -> list[Answer]:
-        """All answers, in the order in which they were due. Raises ConfigError when there is no such server."""
+        """All answers, in the order in which they were due. Raises ConfigError when there is no such server.
+
+        Whoever cancels this finds what there is by then in `answers`.
+        """
         load = self._load
         draw = random.Random(load.seed)
         prefix = [draw.randrange(load.vocabulary) for _ in range(load.prefix)]
@@ -88,9 +93,8 @@ class HttpLoad:
             for _ in range(load.requests)
         ]
         due = 0.0
-        answers = []
         for _ in prompts:
-            answers.append(Answer(due))
+            self.answers.append(Answer(due, failure=_UNFINISHED))
             due += draw.expovariate(load.rate) if load.rate else 0.0
         places = asyncio.Semaphore(load.concurrency or load.requests)
         connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
@@ -106,8 +110,8 @@ class HttpLoad:
                         answer.due = time.perf_counter() - began
                     await self._ask(session, answer, body, began)
 
-            await asyncio.gather(*(ask(answer, body) for answer, body in zip(answers, bodies, strict=True)))
-        return answers
+            await asyncio.gather(*(ask(answer, body) for answer, body in zip(self.answers, bodies, strict=True)))
+        return self.answers
 
     def _body(self, model: str, prompt: list[int]) -> bytes:
         return msgspec.json.encode(
@@ -171,9 +175,8 @@ class HttpLoad:
                 answer.failure = f"error: {told}"
                 return
             if event.usage is not None:
-                answer.prompt_tokens, answer.answer_tokens = (
-                    event.usage.prompt_tokens,
-                    event.usage.completion_tokens,
-                )
+                answer.prompt_tokens = event.usage.prompt_tokens
+                answer.answer_tokens = event.usage.completion_tokens
+                answer.failure = ""
                 return
         answer.failure = "The answer ended without its usage."

@@ -28,7 +28,7 @@ Ctrl-C   ends an answer that is being written; at the prompt it leaves
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path, help="directory that `ortolan export` wrote")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="directory that `ortolan export` wrote")
     parser.add_argument("--system", metavar="TEXT", help="system message that the conversation begins with")
     add_sampling_flags(parser, max_tokens=None)
     add_engine_flags(parser)

@@ -20,7 +20,7 @@ _DEFAULT_MAX_TOKENS = 128
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path, help="directory that `ortolan export` wrote")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="directory that `ortolan export` wrote")
     parser.add_argument(
         "prompts", nargs="*", metavar="PROMPT", help="text to continue; none or - reads standard input"
     )

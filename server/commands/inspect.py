@@ -14,7 +14,7 @@ from rtcore.manifest import Manifest, Variant
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path, help="directory that `ortolan export` wrote")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="directory that `ortolan export` wrote")
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
     parser.add_argument("--files", action="store_true", help="list every file with its size and sha256")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path, help="directory that `ortolan export` wrote")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="directory that `ortolan export` wrote")
     parser.add_argument("--precision", help="replay only this precision (default: all for the target)")
     parser.add_argument("--target", default="cpu", help="target to replay on (default: cpu)")
     parser.add_argument("--threads", type=int, help="threads to compute with (default: all cores)")

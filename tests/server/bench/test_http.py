@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
+import sys
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -107,6 +109,34 @@ async def test_a_connection_that_breaks_is_told() -> None:
     assert "Disconnected" in (await answer_of(leave)).failure
 
 
+async def test_an_interrupt_tells_what_there_is() -> None:
+    came: asyncio.Queue[None] = asyncio.Queue()
+
+    async def reply(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b'data: {"usage": {"prompt_tokens": 3, "completion_tokens": 2}}\n\ndata: [DONE]\n\n')
+        first = came.empty()
+        await came.put(None)
+        if not first:
+            await asyncio.sleep(60)
+        return response
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", reply)
+    async with TestServer(app) as server:
+        flags = ["--model", "any", "--requests", "2", "--prompt", "3", "--answer", "2"]
+        command = [sys.executable, "-m", "server.cli", "bench", "http", str(server.make_url("/")), *flags]
+        child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        while came.qsize() < 2:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)
+        child.send_signal(signal.SIGINT)
+        told, _ = await asyncio.wait_for(child.communicate(), 30)
+    assert child.returncode == 1
+    assert b"1 of 2 requests answered" in told and b"1 failed: not answered when the load was ended" in told
+
+
 async def answer_of(reply: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Answer:
     """What one request comes to where the server replies so."""
     app = web.Application()
@@ -138,6 +168,8 @@ def test_rates_and_percentiles() -> None:
     [
         (["--requests", "0"], "--requests is 0; it must be at least 1"),
         (["--rate", "nan"], "--rate is nan; it must be at least 0"),
+        (["--key", "a\nb"], "--key has characters that no header may have"),
+        (["--rate", "inf"], "--rate is inf"),
         (["--rate", "-1"], "--rate is -1.0; it must be at least 0"),
         (["--prompt", "4", "--prefix", "5"], "--prefix is 5, but prompts have 4 tokens"),
     ],
@@ -145,3 +177,9 @@ def test_rates_and_percentiles() -> None:
 def test_wrong_numbers_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "http", "http://127.0.0.1:9", *flags]) != 0
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x", "http://[::1", "http://x:99999"])
+def test_what_is_no_address_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "http", url, "--model", "any"]) != 0
+    assert "is no address of a server" in capsys.readouterr().err
