@@ -67,6 +67,7 @@ def test_other_layouts_of_spans_are_refused(text: str) -> None:
         check_spans("k", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["none", "silu"])
 def test_products_of_few_rows_compile_with_their_codes_in_order(activation: str) -> None:
     chosen, recipe = case("llama"), recipe_for("int4").for_target("cuda")
