@@ -65,15 +65,15 @@ class LiveRequests:
         sequence.decoding.prompt_scored += len(drawn.prompt_logprobs)
         reason: FinishReason | None = None
         stop: int | str | None = None
-        if drawn.tokens and sequence.prompt_only:
-            drawn.tokens, drawn.logprobs, reason = [], [], "length"
-        elif drawn.tokens:
+        if drawn.tokens:
             reason = sequence.append(drawn.tokens[-1])
-            self._tally.generated += len(drawn.tokens)
-            if reason == "stop":
+            if reason is not None and sequence.prompt_only:
+                drawn.tokens, drawn.logprobs, reason = [], [], "length"
+            elif reason == "stop":
                 stop = sequence.stop_reason(drawn.tokens[-1])
             elif drawn.stop is not None:
                 reason, stop = "stop", drawn.stop
+            self._tally.generated += len(drawn.tokens)
         elif not drawn.prompt_logprobs:
             return
         if reason is not None:

@@ -200,8 +200,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return name, found[name]
 
     def _check_end(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < (0 if self.echo else 1):
-            raise _out_of_range("max_tokens", self.max_tokens, "at least 1")
+        least = 0 if self.echo else 1
+        if self.max_tokens is not None and self.max_tokens < least:
+            raise _out_of_range("max_tokens", self.max_tokens, f"at least {least}")
         if self.min_tokens < 0:
             raise _out_of_range("min_tokens", self.min_tokens, "at least 0")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
